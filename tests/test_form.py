@@ -2,6 +2,7 @@
 colour whichever rows and kinds are drawn."""
 
 import re
+import warnings
 from dataclasses import replace
 from itertools import pairwise
 
@@ -31,6 +32,13 @@ def planted(rows, seeds=5):
     noise = np.random.default_rng(0)
     values = {row: 90 + noise.normal() + noise.normal(0, 0.3, seeds) for row in labels}
     return plan, tabulate(plan, plant(plan, values))
+
+
+def two_columns():
+    """Of two columns the names of rows are in a legend."""
+    rows = ["base", *(f"row number {n} with a long name of words" for n in range(1, 9))]
+    plan = make_plan(rows, ("S/4", "B/4"))
+    return plan, tabulate(plan, plant(plan, {row: [90, 91, 92 + len(row) % 3] for row in rows}))
 
 
 def drawn(rows, kind, form, format="svg") -> DrawnFigure:
@@ -122,10 +130,30 @@ def test_what_is_written_on_a_figure_or_left_to_its_caption(form, heading, notes
     assert ("intervals over training seeds" in made.caption) != notes
 
 
-@pytest.mark.parametrize(("kind", "size"), [("forest", (3.3, 1.2)), ("gain", (1, 1))])
-def test_a_size_without_room_is_refused(kind, size):
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("forest", FigureForm("paper", (3.3, 1.2))),
+        ("gain", FigureForm("paper", (1, 1))),
+        ("gain", FigureForm("page", (1, 1))),  # whose notes and legend take more than all of it
+        ("gain", FigureForm("page", (1.2, 9))),  # which is narrower than a name of the legend
+        ("gain", FigureForm("page", (4, 3))),  # whose legend would cover the heading
+    ],
+)
+def test_a_size_without_room_is_refused(kind, form):
     with pytest.raises(UserError, match=rf"--size .*: too small for the letters of the {kind} f"):
-        drawn(20, kind, FigureForm("paper", size))
+        draw_figure(*two_columns(), kind, lambda run: pytest.fail("reads no run"), form=form)
+
+
+@pytest.mark.parametrize(("format", "lines"), [("svg", 0), ("png", 1)])
+def test_letters_that_the_font_lacks_are_named_in_one_line(format, lines, capsys):
+    plan = make_plan(["base", "naïve", "中文, 中"])
+    table = tabulate(plan, plant(plan, {row.label: [90, 91, 93] for row in plan.rows}))
+    with warnings.catch_warnings(action="error"):
+        content = draw_figure(plan, table, "gain", lambda run: pytest.fail("reads no run"), format)
+    announced = capsys.readouterr().err.splitlines()
+    assert ["中文:" in line for line in announced] == [True] * lines
+    assert ("中文, 中" in content.content.decode(errors="ignore")) == (format == "svg")
 
 
 # --- Rows ---------------------------------------------------------------------------------------
@@ -196,6 +224,15 @@ def test_wrong_words_are_named_with_the_choices():
         with pytest.raises(UserError, match="--size: expected a width and a height from 1 to 40"):
             FigureForm(size=FigureForm.read_size(text))
     assert FigureForm.read_size("3.3x2.4") == COLUMN
+
+
+@pytest.mark.parametrize("kind", ["changes", "pairs"])
+def test_figures_of_changes_have_no_rows_to_choose(kind):
+    plan, _ = planted(2)
+    form = FigureForm(rows=("base",))
+    assert form.of_sweep(plan, "gain").rows == ("base",)
+    with pytest.raises(UserError, match="--rows"):
+        form.of_sweep(plan, kind)
 
 
 # --- Families -----------------------------------------------------------------------------------

@@ -19,13 +19,16 @@ import pytest
 from conftest import Shell, records
 from html_page import Page, tidy
 from support.plans import with_sections
+from support.planted_sweeps import planted_sweep
 from support.tables import PLANTED, make_plan, plant, tabulate
 
+from ablate.analysis import Note, table_headline
 from ablate.planning.cell import Column, PlannedRun, Row, Trial, Tune, TuningStage, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.report import show
 from ablate.report.formats import render_table
-from ablate.report.page import forests, render_page
+from ablate.report.formats.parts import DEFAULT_SHOW
+from ablate.report.page import forests, gains_html, render_page
 from ablate.report.plot import draw_figures
 from ablate.shared.files import to_json
 from ablate.store.record import RunRecord, load_records
@@ -303,6 +306,18 @@ def test_it_begins_with_the_headline_of_the_table_and_then_the_warnings(driven):
     assert planted.index("UNFINISHED") < planted.index("planted: 4 variants x 2 seeds")
     assert "against LN" not in planted
     assert "helps" not in planted
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_fragment_of_the_live_page_begins_with_headline_and_warnings(complete):
+    table = tabulate(*planted_sweep(complete))
+    unrecorded = Note("looks.unrecorded", {"reason": "no room"}, "warning")
+    table = dataclasses.replace(table, notes=(*table.notes, unrecorded))
+    html = gains_html(table, DEFAULT_SHOW).partition('<div class="grids">')[0]
+    headline, warnings = table_headline(table), table.texts("unfinished", "warning")
+    assert bool(headline) == complete
+    assert len(warnings) == 2 - complete
+    assert Page(html).texts == [*filter(None, [headline]), *warnings]
 
 
 def test_the_forest_shows_the_numbers_of_the_table():

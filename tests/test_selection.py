@@ -9,7 +9,7 @@ import re
 import pytest
 from support.plans import with_sections
 from support.planted_sweeps import grouped_sweep, planted_sweep
-from support.tables import notes_of, tabulate, text_of
+from support.tables import make_plan, notes_of, plant, tabulate, text_of
 
 from ablate.planning.cell import Column
 from ablate.report.formats import render_table
@@ -138,6 +138,28 @@ def test_cells_are_chosen_by_the_keys_of_rows_and_columns():
             having(where)
     with pytest.raises(UserError, match="no cell of the table is in all of these"):
         choose_part(whole, plan, conditions=["stem=dpn"], rows="diverges")
+
+
+def test_a_text_is_chosen_as_it_is_spelled():
+    """Columns of a sheet are texts, which may look like a number or a list."""
+    names = ("1.10", "1.1", "S/16, big", "big", "-12", "null", "中 & b")
+    plan = make_plan(["base", "other"], names)
+    columns = tuple(Column(name, {"trainer.column": name}) for name in names)
+    plan = dataclasses.replace(plan, columns=columns)
+    table = tabulate(plan, plant(plan, {"base": [90, 91, 92], "other": [93, 93, 94]}))
+
+    def having(value):
+        part = choose_part(table, plan, conditions=[f"trainer.column={value}"])
+        return [column.label for column in part.columns]
+
+    for name in names:
+        assert having(name) == [name]
+    assert having("'S/16, big'") == ["S/16, big"]
+    assert having("'-12',big") == ["big", "-12"]
+    assert having("1.10, null,-12") == ["1.10", "-12", "null"]
+    for value in ("1.100", "bigger", "12"):
+        with pytest.raises(UserError, match=r"--where trainer\.column"):
+            having(value)
 
 
 def test_footnotes_are_those_of_what_is_shown_numbered_anew():

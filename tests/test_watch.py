@@ -211,6 +211,8 @@ def test_an_unfinished_sweep_has_means_alone_and_that_is_a_peek(server, golden_s
     assert '<th scope="row">pre</th>' in text
     assert "no interval yet" in text
     assert "[-]" not in text
+    assert text.count('<p class="warning">') == 1  # that it is unfinished
+    assert text.index('<p class="warning">') < text.index('<div class="grids">')
     assert not any(word in text for word in (*VERDICTS, "<script"))
     ask(server, "table")
     [peek] = [look for look in looks_of(golden_store) if look not in before]

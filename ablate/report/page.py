@@ -91,9 +91,10 @@ def _plain(text: str) -> str:
 
 
 def gains_html(table: Table, show: Sequence[str], no_interval: str = "[-]") -> str:
-    """Render the grids of a table with its notes, caption and footnotes, as a fragment.
+    """Render a table with its headline, warnings, caption and footnotes, as a fragment.
     `no_interval`: what is written where a mean or a gain has no interval."""
-    fragment: str = template("gains.html").module.gains(_sheet(table, show), no_interval)
+    macros, printed_table = template("gains.html").module, _sheet(table, show)
+    fragment = macros.opening(printed_table) + macros.gains(printed_table, no_interval)
     return _plain(str(fragment))
 
 

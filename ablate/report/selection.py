@@ -94,21 +94,32 @@ def _having(table: Table, plan: Plan, conditions: Sequence[str]) -> Places:
         return set_by[key] if key in set_by else _default(cells[row, plan_labels[column]], key)
 
     all_places = [(entry.row, column.label) for column in table.columns for entry in column.entries]
-    places = set(all_places)
-    for text in conditions:
-        word = parse_word(text, {})
-        if word.key not in keys:
-            raise unknown_value("--where", word.key, keys, "a key that rows or columns set, one of")
-        values = {place: value(*place, word.key) for place in all_places}
-        having = {
-            place
-            for place in all_places
-            if any(matches_value(v, values[place]) for v in word.values)
-        }
-        if not having:
-            valid_values = dict.fromkeys(map(value_text, values.values()))
-            raise unknown_value(f"--where {word.key}", text.partition("=")[2], valid_values)
-        places &= having
+    settings = {key: {place: value(*place, key) for place in all_places} for key in keys}
+    return set(all_places).intersection(*(_places_with(text, settings) for text in conditions))
+
+
+def _places_with(text: str, settings: Mapping[str, Mapping[tuple[str, str], Any]]) -> Places:
+    """Return the places whose setting is the value, or one of the values, of `text`, KEY=VALUE. A
+    text may be given as it is spelled, also if it has commas or looks like a number. `settings`: by
+    key and place. Raises UserError for a key or a value that isn't there."""
+    key, _, spelling = text.partition("=")
+    places = {place for place, value in settings.get(key, {}).items() if value == spelling}
+    if places:
+        return places
+    word = parse_word(text, {})
+    if word.key not in settings:
+        raise unknown_value("--where", word.key, settings, "a key that rows or columns set, one of")
+    values = settings[word.key]
+    pieces = [piece.strip() for piece in spelling.split(",")]
+    places = {
+        place
+        for place, value in values.items()
+        if value in pieces or any(matches_value(v, value) for v in word.values)
+    }
+    if not places:
+        raise unknown_value(
+            f"--where {word.key}", spelling, dict.fromkeys(map(value_text, values.values()))
+        )
     return places
 
 

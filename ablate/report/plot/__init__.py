@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from ablate.analysis import Table
 from ablate.planning import Plan
 from ablate.report.plot.form import FigureForm, Nothing, NotYet, RunDirs
+from ablate.report.text import announce
 from ablate.shared import unknown_value
 
 if TYPE_CHECKING:
@@ -174,7 +175,13 @@ def draw_figure(
                 raise Nothing(f"{error}; an imported sheet brings only results") from error
             remedy = plan.repeat_command(command, error.probe)
             raise Nothing(f"{error}; run `{remedy}`") from error
-        return DrawnFigure(sheet.content(format), sheet.caption)
+        content = sheet.content(format)
+        if format != "svg" and (letters := sheet.missing_letters()):
+            announce(
+                f"the font of figures, DejaVu Sans, lacks {letters}: {format.upper()} has boxes in "
+                f"their place; SVG keeps them as text"
+            )
+        return DrawnFigure(content, sheet.caption)
 
 
 def figure(plan: Plan, table: Table, kind: str, rundir: RunDirs) -> str:

@@ -29,6 +29,7 @@ COLUMN, BOTH = 3.3, 6.8  # inches: a column of a two-column paper, and both
 PANEL = 2.2  # inches: the least width of a panel
 WIDEST = 10.8  # inches of a page: wider ones are scaled down until nobody can read their letters
 LETTERS = 9.0  # points of a page's letters
+OF_CHANGES = ("changes", "pairs")  # kinds of figures that show changes, whichever rows these have
 OF_PAGE = 0.5  # height of a figure of a paper, of that of a page
 
 Size = tuple[float, float]  # width and height in inches
@@ -117,6 +118,8 @@ class FigureForm:
         if kind != "gain" and (self.grouping or self.highlight):
             option = "--by" if self.grouping else "--highlight"
             raise UserError(f"{option}: is of the figure gain; leave it out")
+        if kind in OF_CHANGES and self.rows is not None:
+            raise UserError(f"--rows: the figure {kind} has no rows; leave it out")
         labels = [row.label for row in plan.rows]
         names = plan.row_names
         rows, highlight = self.rows, self.highlight

@@ -20,7 +20,7 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, font_scalings
+from matplotlib.font_manager import FontProperties, findfont, font_scalings, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.text import Text
@@ -29,7 +29,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis import Table
 from ablate.planning import Plan
-from ablate.report.plot.form import GREY, LETTERS, STYLES, WIDEST, FigureForm, Size
+from ablate.report.plot.form import GREY, LETTERS, OF_CHANGES, STYLES, WIDEST, FigureForm, Size
 from ablate.shared import UserError
 
 LINES, SPACED = 4, 1.2  # of notes that any figure has room for; from line to line, in letters
@@ -68,8 +68,10 @@ RC: dict[Any, Any] = {
 @contextlib.contextmanager
 def styled(name: str, style: str = "page") -> Iterator[None]:
     """Set our style without the user's matplotlibrc, so that the same runs give the same bytes.
-    `name` keeps the ids of several figures in one page apart."""
-    with matplotlib.rc_context():
+    `name` keeps the ids of several figures in one page apart. Letters that the font lacks cause no
+    warnings, see `Drawing.missing_letters`."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC | STYLES[style].rc | {"svg.hashsalt": name})
         yield
@@ -138,6 +140,7 @@ class Drawing:
         self._notes: Text | None = None
         self._legend: Legend | None = None
         self._legend_is_below = False
+        self._legend_width = 0.0  # inches of a line of one name
         self._titles: list[str] = []
         self._lines = [heading]
         some = form.rows is not None and len(form.rows) < len(plan.rows)
@@ -306,6 +309,7 @@ class Drawing:
         names = [self._form.wrapped_name(name) for name in self.names]
         handle = 2.6 if length is None else length
         width = max(_inches(name, letter) for name in names) + (handle + 1.5) * letter / 72
+        self._legend_width = width
         height = sum(_height(name, letter, 1.3) for name in names)
         inches = self.figure.get_size_inches()
         options: dict[str, Any] = {
@@ -331,9 +335,10 @@ class Drawing:
         if self._form.size is None:
             self.figure.set_figheight(inches[1] + height / across + 0.1)
 
-    def _lay_out(self) -> None:
+    def _lay_out(self) -> bool:
         """Place the notes at the foot of the figure, the legend above them or at the side, and the
-        panels in the rest: by itself matplotlib places notes and a legend in the same room."""
+        panels in the rest: by itself matplotlib places notes and a legend in the same room. Return
+        whether a rest is left, without which matplotlib can't draw."""
         inches, engine = self.figure.get_size_inches(), self.figure.get_layout_engine()
         to_figure = self.figure.transFigure.inverted().transform_bbox
         bottom, right = 0.0, 1.0
@@ -349,18 +354,20 @@ class Drawing:
                 right -= box.width + 2 * GAP / inches[0]
         assert isinstance(engine, ConstrainedLayoutEngine)
         engine.set(rect=(0, bottom, right, 1 - bottom))
+        return bottom < 1 and right > 0
 
     def content(self, format: str) -> bytes:
         """Return the content of the file: svg, pdf or png. The same figure has the same bytes.
         Raises UserError where the size that the user gave is too small."""
         if self._form.style != "page":
             self._fold()
-        self._lay_out()
-        if self._form.size is not None and not self._fits():
+        has_room = self._lay_out()
+        if self._form.size is not None and not (has_room and self._fits()):
             width, height = self._form.size
+            fewer = "" if self.kind in OF_CHANGES else ", or fewer rows with --rows"
             raise UserError(
                 f"--size {width:g}x{height:g}: too small for the letters of the {self.kind} "
-                f"figure; give a larger size, or fewer rows with --rows"
+                f"figure; give a larger size{fewer}"
             )
         content = io.BytesIO()
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -372,6 +379,16 @@ class Drawing:
             place = f'<g id="{self.kind}-{number}">'
             text = text.replace(place, f"{place}<title>{escape(title)}</title>", 1)
         return text.encode()
+
+    def missing_letters(self) -> str:
+        """Return the letters that the font of the figure lacks, each once: a PDF or a PNG has boxes
+        in their place, an SVG keeps them as text."""
+        charmap = get_font(findfont(FontProperties())).get_charmap()
+        texts = (artist.get_text() for artist in self.figure.findobj(Text))
+        letters = dict.fromkeys(itertools.chain.from_iterable(texts))
+        return "".join(
+            letter for letter in letters if letter.isprintable() and ord(letter) not in charmap
+        )
 
     def _fold(self) -> None:
         """Fold the names of axes to their panels, whose sizes are about those of equal shares."""
@@ -393,6 +410,8 @@ class Drawing:
             self.figure.draw_without_rendering()
         if any("constrained_layout" in str(warning.message) for warning in records):
             return False
+        if self._legend_width > self.figure.get_figwidth():
+            return False
         inch, bounds = self.figure.dpi, self.figure.bbox
         for axes in self.figure.axes:
             if axes.bbox.width < SMALL * inch or axes.bbox.height < SMALL * inch:
@@ -401,11 +420,15 @@ class Drawing:
             ends = sorted((box.y0, box.y1) for box in labels if box.width)
             if any(b[0] < a[1] - OVERLAP * (a[1] - a[0]) for a, b in itertools.pairwise(ends)):
                 return False
-        names = (axis.label for axes in self.figure.axes for axis in (axes.xaxis, axes.yaxis))
         legends = [*self.figure.legends, *(axes.get_legend() for axes in self.figure.axes)]
-        letters = [*filter(None, legends), *self.figure.texts, *names]
-        boxes = [artist.get_window_extent() for artist in letters]
-        return all(bounds.y0 <= box.y0 and box.y1 <= bounds.y1 for box in boxes if box.height)
+        legend_boxes = [legend.get_window_extent() for legend in filter(None, legends)]
+        texts = [text for text in self.figure.texts if text.get_text()]
+        text_boxes = [text.get_window_extent() for text in texts]
+        axes_names = [a.label for axes in self.figure.axes for a in (axes.xaxis, axes.yaxis)]
+        boxes = [*legend_boxes, *text_boxes, *(name.get_window_extent() for name in axes_names)]
+        return all(
+            bounds.y0 <= box.y0 and box.y1 <= bounds.y1 for box in boxes if box.height
+        ) and not any(box.count_overlaps(text_boxes) for box in legend_boxes)
 
 
 def _wrapped(lines: Sequence[str], letters: float) -> str:

@@ -17,10 +17,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
-from ablate.analysis import latest_decisions, read_means, read_verdicts, table_headline
+from ablate.analysis import latest_decisions, read_means, read_verdicts
 from ablate.planning import Plan, PlannedRun
 from ablate.report.formats.grid import template
 from ablate.report.formats.parts import DEFAULT_SHOW
@@ -270,8 +269,7 @@ class SweepAnswers:
         results, lost = store.results(plan.runs())
         if with_verdicts:
             table = read_verdicts(plan, store, results, withheld=lost).table
-            lead = f'<p class="lead">{escape(table_headline(table))}</p>'
-            return lead + gains_html(table, DEFAULT_SHOW)
+            return gains_html(table, DEFAULT_SHOW)
         table = read_means(plan, store, results, withheld=lost)
         return gains_html(table, MEANS_PARTS, no_interval="no interval yet")
 
