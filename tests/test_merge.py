@@ -137,7 +137,7 @@ def test_a_bundle_has_all_but_weights_which_its_store_brings_later(shell, whole)
     merge(shell, "handed-on", "one")
     note = "note: 4 of 8 runs came from a bundle, which has no weights\n"
     assert read(shell, "one") == [*whole[:2], note + whole[2]]
-    assert trained(shell, *SWEEP, "seeds=4", "--store", "one") == 0
+    assert trained(shell, *SWEEP, "seeds=4", "--store", "one", "--retry", "damaged") == 0
     rerun = shell("verify", "--rerun", "lr=0.01#3", "launcher=inline", "--store", "one").out
     assert "weights.safetensors: the same bits" in rerun
     assert "4 here already" in merge(shell, "two", "one")
