@@ -85,10 +85,9 @@ def _read_source(root: Path) -> MergeSource:
         raise UserError(f"{root}: is no store, and no bundle of `ablate export`")
     with Ledger.reading(store) as ledger:
         if ledger.broken_seals() or ledger.lacks_its_end():
-            repair = store.command("doctor", "--repair")
             raise Failure(
-                f"{store.ledger}: was changed, as `{store.command('verify')}` says; `{repair}` "
-                f"rebuilds it"
+                f"{store.ledger}: was changed, as `{store.command('verify')}` says; "
+                f"{store.repair_remedy}"
             )
         sweeps = ledger.sweeps()
         plans = [unedited_plan(store, driven_plan(store, ledger, sweeps, name)) for name in sweeps]
