@@ -144,6 +144,21 @@ def test_a_bundle_has_all_but_weights_which_its_store_brings_later(shell, whole)
     assert read(shell, "one") == whole
 
 
+def test_a_lost_ledger_and_a_killed_merge_leave_it_known_which_runs_a_bundle_had(shell):
+    merge(shell, "handed-on", "lost")
+    shutil.copytree(shell.folder / "lost" / "runs", shell.folder / "killed" / "runs")
+    for file in (shell.folder / "lost").glob("ledger.db*"):
+        file.unlink()
+    assert "4 brought" in merge(shell, "lost", "next")
+    shell(*SWEEP, "seeds=[2,3]", "--store", "killed", "--retry", "damaged")
+    assert not list((shell.folder / "killed").rglob("weights.safetensors"))
+    for store in ("lost", "next", "killed"):
+        notes = json.loads(shell("verify", "tiny", "--format", "json", "--store", store).out)[
+            "notes"
+        ]
+        assert [note for note in notes if note.startswith("4 of 4 ") and "bundle" in note]
+
+
 def test_runs_that_are_not_finished_are_trained_here(shell, whole):
     lost = ids(shell.folder / "two")[1]
     shutil.rmtree(shell.folder / "two" / "runs" / lost)

@@ -31,8 +31,9 @@ from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
 from ablate.store import looks
+from ablate.store.events import result_detail
 from ablate.store.folder import HostLock
-from ablate.store.ledger import Ledger, result_detail
+from ablate.store.ledger import Ledger
 from ablate.store.repair import repair_ledger
 from ablate.store.store import Store
 

@@ -246,6 +246,12 @@ class _Move:
         thinned_hash = hashlib.sha256(to_json(self.thinned)).hexdigest()
         return [_bundled(event, thinned_hash) for event in events]
 
+    @property
+    def is_bundled(self) -> bool:
+        """Whether the source is a bundle, or has the run's result from one."""
+        last_result = fold_history(self.history)[1]
+        return last_result is not None and FROM_BUNDLE in last_result[1]
+
     @functools.cached_property
     def thinned(self) -> Mapping[str, Mapping[str, str | None]]:
         """The content of the run's `thinned.json`; {} where all of its files are whole."""
@@ -477,6 +483,8 @@ class _Merge:
                     copy_file(file, target, hashes["kept"])
             if move.thinned:
                 write_whole(new_folder.thinned, to_json(move.thinned))
+            elif move.result and move.is_bundled:
+                write_whole(new_folder.bundled, b"")
             self._copy_diffs(new_folder, move.source)
             if move.result:
                 copy_scratch(move.folder, new_folder)

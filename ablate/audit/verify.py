@@ -50,6 +50,7 @@ from ablate.store import (
     RunState,
     Store,
     fold_history,
+    result_detail,
     retry_remedy,
 )
 
@@ -270,7 +271,8 @@ class _Check:
     def _bundled(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
         """Check the weights, which a run from a bundle may lack, and the list of its files that a
         lean bundle had thinned."""
-        event = self.last_results.get(run.id, ("", {}))[1]
+        recorded = self.last_results.get(run.id)
+        event = recorded[1] if recorded is not None else result_detail(folder, result)
         bundled = event.get(FROM_BUNDLE)
         if folder.thinned.exists():
             self.unchecked["came from a lean bundle, with thinned files and no weights"] += 1

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablate.planning import Plan
-from ablate.run import RunDir
 from ablate.shared import (
     Failure,
     NotThere,
@@ -54,6 +53,7 @@ from ablate.store.events import (
     RunState,
     fold,
     is_id,
+    result_detail,
     sealed_events,
 )
 from ablate.store.folder import WRITES_AGAIN, StoreFolder
@@ -567,22 +567,6 @@ def _no_store(store: StoreFolder) -> UserError:
         return UserError(f"{no}: this is a bundle of `ablate export`; `{table}` shows its table")
     place = "give its folder with --store DIR (or ABLATE_STORE)"
     return NotThere(f"{no}: start with `ablate sweep quickstart`, or {place}")
-
-
-def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the detail that the event of a result keeps.
-
-    `result_sha256`, the hash of the result's file, shows later whether the file was changed.
-    `ranks` is left out for a run with one rank, and `share`, the part of its device that its slot
-    had, for one that had all of it.
-    """
-    detail = {"seconds": result.get("seconds")}
-    if result.get("ranks", 1) > 1:
-        detail["ranks"] = result["ranks"]
-    if result.get("share", 1.0) < 1:
-        detail["share"] = result["share"]
-    detail |= {"device": result.get("device"), "result_sha256": sha256_of(folder.result)}
-    return detail
 
 
 def _make_again(store: StoreFolder) -> None:
