@@ -133,6 +133,14 @@ def test_a_store_that_is_not_there_is_made(shell, whole):
     assert brought == {name: theirs[name] for name in theirs if not name.endswith("lock")}
 
 
+def test_a_source_without_its_ledger_is_only_read(shell):
+    for file in (shell.folder / "two").glob("ledger.db*"):
+        file.unlink()
+    before = contents(shell.folder / "two")
+    assert "4 brought" in merge(shell, "two", "one")
+    assert contents(shell.folder / "two") == before
+
+
 def test_a_bundle_has_all_but_weights_which_its_store_brings_later(shell, whole):
     merge(shell, "handed-on", "one")
     note = "note: 4 of 8 runs came from a bundle, which has no weights\n"

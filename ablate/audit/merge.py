@@ -83,7 +83,7 @@ def _read_source(root: Path) -> MergeSource:
         return _read_bundle(bundle)
     if not store.ledger.exists() and not store.plans():
         raise UserError(f"{root}: is no store, and no bundle of `ablate export`")
-    with Ledger.reading(store) as ledger:
+    with Ledger.reading(store, may_write=False) as ledger:
         if ledger.broken_seals() or ledger.lacks_its_end():
             raise Failure(
                 f"{store.ledger}: was changed, as `{store.command('verify')}` says; "

@@ -267,18 +267,23 @@ class Ledger(Queries):
 
     @classmethod
     @contextmanager
-    def reading(cls, store: StoreFolder) -> Iterator[Ledger]:
+    def reading(cls, store: StoreFolder, may_write: bool = True) -> Iterator[Ledger]:
         """Open the ledger for commands that only read.
 
-        If plans exist but the ledger is missing, it is made again first. Raises UserError where
-        there is no store, and Failure for a ledger of another format or a file that is no whole
-        ledger.
+        If plans exist but the ledger is missing, it is made again first: in memory where the store
+        can't be written, or may not be, by `may_write`. Raises UserError where there is no store,
+        and Failure for a ledger of another format or a file that is no whole ledger.
         """
         if not store.ledger.exists() and not store.plans():
             raise _no_store(store)
         elsewhere = store.ledger.exists() and bool(beats_elsewhere(store.root))
-        if not (elsewhere or (store.ledger.exists() and is_begun(store.ledger))):
-            _make_again(store)
+        if not elsewhere and _is_lost(store):
+            if may_write:
+                _make_again(store)
+            if _is_lost(store):
+                with cls._in_memory(store) as ledger:
+                    yield ledger
+                return
         with (
             _errors_with_file(store.ledger),
             contextlib.closing(open_reader(store.ledger, elsewhere)) as connection,
@@ -286,6 +291,17 @@ class Ledger(Queries):
             connection.execute("PRAGMA query_only = ON")
             check_version(connection, store.ledger)
             yield cls(connection)
+
+    @classmethod
+    @contextmanager
+    def _in_memory(cls, store: StoreFolder) -> Iterator[Ledger]:
+        db = sqlite3.connect(":memory:", isolation_level=None)
+        with contextlib.closing(db):
+            ledger = cls(db)
+            with transaction(db):
+                ledger.build(store, Remains(looks=store.looks_view()))
+            db.execute("PRAGMA query_only = ON")
+            yield ledger
 
     @classmethod
     @contextmanager
@@ -567,6 +583,10 @@ def _no_store(store: StoreFolder) -> UserError:
         return UserError(f"{no}: this is a bundle of `ablate export`; `{table}` shows its table")
     place = "give its folder with --store DIR (or ABLATE_STORE)"
     return NotThere(f"{no}: start with `ablate sweep quickstart`, or {place}")
+
+
+def _is_lost(store: StoreFolder) -> bool:
+    return not (store.ledger.exists() and is_begun(store.ledger))
 
 
 def _make_again(store: StoreFolder) -> None:
