@@ -280,6 +280,8 @@ def break_middle(ledger: Path) -> None:
         lambda ledger: ledger.write_bytes(b"not a database, but a text that is long enough" * 99),
         lambda ledger: alter(ledger, "DROP TABLE run"),
         lambda ledger: alter(ledger, "DELETE FROM meta"),
+        lambda ledger: alter(ledger, "UPDATE event SET at = at + 1 WHERE number = 3"),
+        lambda ledger: alter(ledger, "DELETE FROM event WHERE kind = 'finished'"),
     ],
 )
 def test_a_broken_ledger_is_named_with_its_remedy(damage, store):

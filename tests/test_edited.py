@@ -24,9 +24,9 @@ from ablate.run.rundir import RunDir
 from ablate.running import estimate
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json, write_sealed
-from ablate.store.events import sealed_events
+from ablate.store.events import result_detail, sealed_events
 from ablate.store.folder import WRITES_AGAIN
-from ablate.store.ledger import Ledger, result_detail
+from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
 

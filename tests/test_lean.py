@@ -286,10 +286,12 @@ def test_a_lean_and_a_whole_bundle_at_once_leave_whole_runs(exported, back):
 
 def test_a_merge_that_was_killed_before_it_recorded_goes_on(back):
     """Its runs are in their places, and no ledger has them."""
-    (back.folder / "killed").mkdir()
-    shutil.copytree(back.folder / "back" / "runs", back.folder / "killed" / "runs")
+    for store in ("killed", "swept"):
+        shutil.copytree(back.folder / "back" / "runs", back.folder / store / "runs")
     assert brought(back, "out", "--store", "killed") == [6]
-    assert "nothing wrong" in back("verify", "tiny", "--store", "killed").out
+    back(*SWEEP, PROBES, "launcher=inline", "--as", "tiny", "--store", "swept")
+    for store in ("killed", "swept"):
+        assert "nothing wrong" in back("verify", "tiny", "--store", store).out
 
 
 def test_an_edit_of_a_thinned_file_is_found(back):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -33,6 +34,19 @@ def test_a_reader_reads_while_a_driver_is_in_the_middle_of_writing(store):
             with pytest.raises(sqlite3.OperationalError):
                 reader.record("a0", "started", step=0)
         ledger._db.execute("ROLLBACK")
+
+
+def test_a_lost_ledger_is_in_memory_where_the_store_can_not_be_written(store, monkeypatch):
+    with Ledger.driving(store) as ledger:
+        record_plan(store, ledger, small_plan())
+    for file in store.root.glob("ledger.db*"):
+        file.unlink()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with Ledger.reading(store) as reader:
+        assert len(reader.states()) == 4
+        with pytest.raises(sqlite3.OperationalError):
+            reader.record("a0", "started", step=0)
+    assert not store.ledger.exists()
 
 
 def test_an_event_that_fails_changes_nothing(store):

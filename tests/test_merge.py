@@ -136,15 +136,38 @@ def test_a_store_that_is_not_there_is_made(shell, whole):
     assert brought == {name: theirs[name] for name in theirs if not name.endswith("lock")}
 
 
+def test_a_source_without_its_ledger_is_only_read(shell):
+    for file in (shell.folder / "two").glob("ledger.db*"):
+        file.unlink()
+    before = contents(shell.folder / "two")
+    assert "4 brought" in merge(shell, "two", "one")
+    assert contents(shell.folder / "two") == before
+
+
 def test_a_bundle_has_all_but_weights_which_its_store_brings_later(shell, whole):
     merge(shell, "handed-on", "one")
     note = "note: 4 of 8 runs came from a bundle, which has no weights\n"
     assert read(shell, "one") == [*whole[:2], note + whole[2]]
-    assert trained(shell, *SWEEP, "seeds=4", "--store", "one") == 0
+    assert trained(shell, *SWEEP, "seeds=4", "--store", "one", "--retry", "damaged") == 0
     rerun = shell("verify", "--rerun", "lr=0.01#3", "launcher=inline", "--store", "one").out
     assert "weights.safetensors: the same bits" in rerun
     assert "4 here already" in merge(shell, "two", "one")
     assert read(shell, "one") == whole
+
+
+def test_a_lost_ledger_and_a_killed_merge_leave_it_known_which_runs_a_bundle_had(shell):
+    merge(shell, "handed-on", "lost")
+    shutil.copytree(shell.folder / "lost" / "runs", shell.folder / "killed" / "runs")
+    for file in (shell.folder / "lost").glob("ledger.db*"):
+        file.unlink()
+    assert "4 brought" in merge(shell, "lost", "next")
+    shell(*SWEEP, "seeds=[2,3]", "--store", "killed", "--retry", "damaged")
+    assert not list((shell.folder / "killed").rglob("weights.safetensors"))
+    for store in ("lost", "next", "killed"):
+        notes = json.loads(shell("verify", "tiny", "--format", "json", "--store", store).out)[
+            "notes"
+        ]
+        assert [note for note in notes if note.startswith("4 of 4 ") and "bundle" in note]
 
 
 def test_runs_that_are_not_finished_are_trained_here(shell, whole):

@@ -326,16 +326,18 @@ def test_missing_predictions_are_told(copied):
 
 
 def test_files_without_which_figures_stand_are_retried_until_verify_finds_nothing(copied):
-    """The note of who trained it, the spec, and predictions that are gone: no figure needs them."""
+    """The note of who trained it, the spec, predictions and weights that are gone: no figure needs
+    them."""
     before = copied("table", "--format", "tidy").out
     folders = sorted((copied.folder / "runs" / "runs").iterdir())
-    env, spec, gone = folders[0] / "env.json", folders[1] / "run.json", folders[2]
+    env, spec = folders[0] / "env.json", folders[1] / "run.json"
     env.write_text(env.read_text().replace("attempts", "attempt"))
     spec.write_text(spec.read_text().replace('"batch"', '"batsch"'))
-    (gone / "predictions.npy").unlink()
-    assert len(copied("verify", "mine", code=1).out.splitlines()) == 3
+    (folders[2] / "predictions.npy").unlink()
+    (folders[3] / "weights.safetensors").unlink()
+    assert len(copied("verify", "mine", code=1).out.splitlines()) == 4
     out = copied("sweep", *SWEEP, "--as", "mine", "--retry", "damaged").out
-    assert out.count("put aside: ") == out.count("finished: ") == 3
+    assert out.count("put aside: ") == out.count("finished: ") == 4
     assert "nothing wrong" in copied("verify", "mine").out
     assert copied("table", "--format", "tidy").out == before
 

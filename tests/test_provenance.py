@@ -19,7 +19,7 @@ from ablate.api.training import origin
 from ablate.planning.compose import resolve_run
 from ablate.run.rundir import RunDir
 from ablate.shared import system as questions
-from ablate.store.ledger import result_detail
+from ablate.store.events import result_detail
 from ablate.training import worker
 from ablate.training.attempt import EXIT_FAILED, EXIT_STOPPED
 

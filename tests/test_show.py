@@ -39,9 +39,9 @@ from ablate.running import launchers
 from ablate.running.orders import check_order
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import Lock, to_json
-from ablate.store.events import RunState
+from ablate.store.events import RunState, result_detail
 from ablate.store.find import find_run, sweeps_of_run
-from ablate.store.ledger import Ledger, result_detail
+from ablate.store.ledger import Ledger
 from ablate.store.progress import observe_progress
 from ablate.store.store import Store
 

@@ -32,8 +32,10 @@ from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
 from ablate.store import looks
+from ablate.store.events import result_detail
 from ablate.store.folder import HostLock
-from ablate.store.ledger import Ledger, result_detail
+from ablate.store.ledger import Ledger
+from ablate.store.repair import repair_ledger
 from ablate.store.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -82,6 +84,15 @@ def blamed(store: Store, *words: str) -> None:
     """A finding has all these words."""
     found = checked(store).findings
     assert any(all(word in line for word in words) for line in found), found
+
+
+def mended_by_repair(store: Store) -> None:
+    """Findings on the ledger name the repair, after which nothing is found."""
+    of_ledger = [line for line in checked(store).findings if "ledger.db: " in line]
+    assert of_ledger
+    assert all("doctor --repair" in line for line in of_ledger), of_ledger
+    repair_ledger(store)
+    assert checked(store).findings == []
 
 
 # --- Nothing wrong ------------------------------------------------------------------------------
@@ -246,6 +257,7 @@ def test_a_changed_row_of_the_ledger_is_found(store, statement, what):
     run = run_of(store)
     sql(store, statement.format(run=run))
     blamed(store, run, what)
+    mended_by_repair(store)
 
 
 def test_the_newest_event_taken_out_is_found(store):
@@ -253,6 +265,7 @@ def test_the_newest_event_taken_out_is_found(store):
         run = db.execute("SELECT run FROM event ORDER BY number DESC").fetchone()[0]
     sql(store, "DELETE FROM event WHERE number = (SELECT max(number) FROM event)")
     blamed(store, run, "ledger.db")
+    mended_by_repair(store)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +279,7 @@ def test_the_newest_event_taken_out_is_found(store):
 def test_a_changed_planned_row_is_found(store, statement):
     sql(store, statement)
     blamed(store, "planned", "tiny.json")
+    mended_by_repair(store)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from ablate.report.text import duration
 from ablate.report.watch.answers import MOST_CURVES, StoreAnswers
 from ablate.report.watch.curves import POINTS
 from ablate.report.watch.server import SCRIPTS, WatchServer
-from ablate.store.ledger import Ledger, result_detail
+from ablate.store.events import result_detail
+from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
 

@@ -89,12 +89,11 @@ def _read_source(root: Path) -> MergeSource:
         return _read_bundle(bundle)
     if not store.ledger.exists() and not store.plans():
         raise UserError(f"{root}: is no store, and no bundle of `ablate export`")
-    with Ledger.reading(store) as ledger:
+    with Ledger.reading(store, may_write=False) as ledger:
         if ledger.broken_seals() or ledger.lacks_its_end():
-            repair = store.command("doctor", "--repair")
             raise Failure(
-                f"{store.ledger}: was changed, as `{store.command('verify')}` says; `{repair}` "
-                f"rebuilds it"
+                f"{store.ledger}: was changed, as `{store.command('verify')}` says; "
+                f"{store.repair_remedy}"
             )
         sweeps = ledger.sweeps()
         plans = [unedited_plan(store, driven_plan(store, ledger, sweeps, name)) for name in sweeps]
@@ -253,6 +252,12 @@ class _Move:
             return events
         thinned_hash = hashlib.sha256(to_json(self.thinned)).hexdigest()
         return [_bundled(event, thinned_hash) for event in events]
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether the source is a bundle, or has the run's result from one."""
+        last_result = fold_history(self.history)[1]
+        return last_result is not None and FROM_BUNDLE in last_result[1]
 
     @functools.cached_property
     def thinned(self) -> Mapping[str, Mapping[str, str | None]]:
@@ -500,6 +505,8 @@ class _Merge:
                     copy_file(file, target, hashes["kept"])
             if move.thinned:
                 write_whole(new_folder.thinned, to_json(move.thinned))
+            elif move.result and move.is_bundled:
+                write_whole(new_folder.bundled, b"")
             self._copy_diffs(new_folder, move.source)
             if move.result:
                 copy_scratch(move.folder, new_folder)

@@ -50,6 +50,7 @@ from ablate.store import (
     RunState,
     Store,
     fold_history,
+    result_detail,
     retry_remedy,
 )
 
@@ -152,23 +153,23 @@ class _Check:
     def ledger(self, ledger: Ledger) -> None:
         """Seals, plan, events and states; what is needed of them later is kept."""
         self.report.add(*check_ledger(self.plan, self.store, ledger))
-        place = self.store.ledger.name
+        place, remedy = self.store.ledger.name, self.store.repair_remedy
         self.states = ledger.states(self.runs)
         for run in self.runs.values():
             if run.id not in self.states:
-                self.finding(run, place, "lacks this run")
+                self.finding(run, place, f"lacks this run; {remedy}")
                 continue
             try:
                 state, last_result = fold_history(ledger.events(run.id))
             except sqlite3.DatabaseError as error:
-                self.finding(run, place, f"an event of this run can't be read ({error})")
+                fault = f"an event of this run can't be read ({error})"
+                self.finding(run, place, f"{fault}; {remedy}")
                 continue
             row = dataclasses.asdict(self.states[run.id])
             for key, value in dataclasses.asdict(state).items():
                 if value != row[key]:
-                    self.finding(
-                        run, place, f"{key} is {row[key]!r} in its row, but {value!r} by its events"
-                    )
+                    fault = f"{key} is {row[key]!r} in its row, but {value!r} by its events"
+                    self.finding(run, place, f"{fault}; {remedy}")
             if last_result is not None:
                 self.last_results[run.id] = last_result
 
@@ -278,7 +279,8 @@ class _Check:
     def _bundled(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
         """Check the weights, which a run from a bundle may lack, and the list of its files that a
         lean bundle had thinned."""
-        event = self.last_results.get(run.id, ("", {}))[1]
+        recorded = self.last_results.get(run.id)
+        event = recorded[1] if recorded is not None else result_detail(folder, result)
         bundled = event.get(FROM_BUNDLE)
         if folder.thinned.exists():
             self.unchecked["came from a lean bundle, with thinned files and no weights"] += 1
@@ -495,7 +497,8 @@ def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], l
         notes.append(f"{path.name}: a crash came when it was written; the same command goes on")
     else:
         findings.append(
-            f"{store.ledger.name}: its planned runs of {plan.name!r} differ from the runs of {path}"
+            f"{store.ledger.name}: its planned runs of {plan.name!r} differ from the runs of "
+            f"{path}; {store.repair_remedy}"
         )
     return findings, notes
 
@@ -505,10 +508,10 @@ def _seals(store: Store, ledger: Ledger) -> Iterator[str]:
     for number in ledger.broken_seals():
         yield (
             f"{ledger.event_subject(number) or 'a look'}: {place}: event {number} was changed, "
-            f"or an event before it was removed"
+            f"or an event before it was removed; {store.repair_remedy}"
         )
     if ledger.lacks_its_end():
-        yield f"{place}: its last events were removed"
+        yield f"{place}: its last events were removed; {store.repair_remedy}"
 
 
 def _looks(store: Store, ledger: Ledger) -> Iterator[str]:

@@ -7,7 +7,8 @@ The driver writes `run.json` before it starts the worker; the worker writes ever
 from others' messages to it: `prune.json`, `stop.json` and `distrust`. Off the driver's host each
 attempt has a folder of its own: see `ablate.running.attempts`. A run that `ablate merge` took from
 a lean bundle has `thinned.json`: of each file that the bundle thinned or left out, the sha256 that
-it had (`whole`) and the one that it has now (`kept`; null: there is no file).
+it had (`whole`) and the one that it has now (`kept`; null: there is no file). A run from
+a bundle with whole files has `bundled`, an empty file.
 
 The types of a result stand here, too: the keys that a worker writes into result.json, each with its
 type.
@@ -216,8 +217,8 @@ class _File:
 # Every file that ablate writes into the folder: gc keeps a folder with any other. Files that are
 # taken along into bundles are in `audit.export`, too.
 _RUN_FILES = re.compile(
-    r"(run|env|result|prune|stop|thinned)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch(\.\d+)?|"
-    r"(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
+    r"(run|env|result|prune|stop|thinned)\.json|metrics\.jsonl|log\.txt|lock|distrust|bundled|"
+    r"scratch(\.\d+)?|(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
 )
 
 
@@ -237,6 +238,7 @@ class RunDir:
     metrics = _File("metrics.jsonl")
     result = _File("result.json")
     thinned = _File("thinned.json")
+    bundled = _File("bundled")  # the word of `ablate merge` that it came from a bundle
     predictions = _File("predictions.npy")
     weights = _File("weights.safetensors")  # of the finished model
     log = _File("log.txt")
@@ -306,6 +308,15 @@ class RunDir:
             case {"whole": str(whole_hash), "kept": kept_hash} if kept_hash == present_hash:
                 return whole_hash
         return None
+
+    def bundle_mark(self) -> str | Literal[True] | None:
+        """Return what says that a run without weights came from a bundle: the sha256 of its
+        `thinned.json`, or True where its files are whole; None for any other run."""
+        if self.weights.exists():
+            return None
+        if self.thinned.exists():
+            return sha256_of(self.thinned)
+        return True if self.bundled.exists() else None
 
     def read_table(self, path: Path) -> Any:
         """Return the records of a file of predictions, as a numpy array."""

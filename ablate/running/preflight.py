@@ -39,7 +39,15 @@ from ablate.shared import (
     read_json,
     sync_folder,
 )
-from ablate.store import RETRY_REMEDY, Ledger, RunState, Store, living_notes
+from ablate.store import (
+    FROM_BUNDLE,
+    RETRY_REMEDY,
+    Ledger,
+    RunState,
+    Store,
+    living_notes,
+    result_detail,
+)
 
 
 def drop_unfit_slots(launcher: Launcher, held: Collection[str], say: Callable[[str], None]) -> None:
@@ -110,9 +118,13 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
     runs = list(runs)
     checks = dict.fromkeys(("curves", "probes", "predictions", "weights"), True)
     results, withheld = store.results(runs, **checks)
+    recorded = ledger.last_detail("finished")
     for planned in runs:
         result = results[planned.id]
-        if result is not None and (fault := _fault_of_other_files(planned, store, result)):
+        if result is None:
+            continue
+        detail = recorded.get(planned.id) or result_detail(store.rundir(planned.id), result)
+        if fault := _fault_of_other_files(planned, store, result, FROM_BUNDLE in detail):
             withheld[planned.id] = f"{planned.label}: {fault}"
     for run, reason in withheld.items():
         folder = store.rundir(run)
@@ -129,20 +141,28 @@ def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) 
         yield f"put aside: {reason}; its folder is {place} now"
 
 
-def _fault_of_other_files(run: PlannedRun, store: Store, result: Mapping[str, Any]) -> str:
-    """Return why `env.json` or `run.json` is not what the run left, or which predictions are gone;
-    "" where all is well. Results are not withheld for these, but `verify` names them."""
+def _fault_of_other_files(
+    run: PlannedRun, store: Store, result: Mapping[str, Any], from_bundle: bool
+) -> str:
+    """Return why `env.json` or `run.json` is not what the run left, or which predictions or weights
+    are gone; "" where all is well. Results are not withheld for these, but `verify` names them.
+
+    `from_bundle`: whether the run came from a bundle, which has no weights.
+    """
     folder = store.rundir(run.id)
     if unsealed := folder.sealed_attempts(result)[1]:
         return unsealed
     if not run.is_recorded_in(read_json(folder.run)):
         return f"{folder.run} is not the file that the run wrote"
-    sets = {folder.predictions: result}
+    if folder.thinned.exists():  # by a lean bundle, which leaves predictions and weights out
+        return ""
+    hashes = {folder.predictions: result.get("predictions_sha256")}
     for name, set_result in (result.get("also") or {}).items():
-        sets[folder.predictions_on(name)] = set_result
-    is_thinned = folder.thinned.exists()  # by a lean bundle, which leaves predictions out
-    for path, set_result in sets.items():
-        if set_result.get("predictions_sha256") and not is_thinned and not path.exists():
+        hashes[folder.predictions_on(name)] = set_result.get("predictions_sha256")
+    if not from_bundle:
+        hashes[folder.weights] = result.get("weights_sha256")
+    for path, sha256 in hashes.items():
+        if sha256 and not path.exists():
             return f"{path}: missing"
     return ""
 

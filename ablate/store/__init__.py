@@ -111,6 +111,7 @@ if TYPE_CHECKING:
         RunState,
         Status,
         event_detail,
+        result_detail,
     )
     from ablate.store.find import (
         FollowedSweep,
@@ -132,7 +133,6 @@ if TYPE_CHECKING:
         connect_ledger,
         journal_mode,
         other_ledger_error,
-        result_detail,
     )
     from ablate.store.look_differences import look_changes, renamed_labels
     from ablate.store.looks import (

@@ -13,12 +13,12 @@ import dataclasses
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ablate.run import FINAL_STATUSES
-from ablate.shared import is_number
+from ablate.run import FINAL_STATUSES, RunDir
+from ablate.shared import is_number, sha256_of
 from ablate.store.looks import LOOK, is_look
 
 Status = Literal[
@@ -126,6 +126,25 @@ def plan_detail(text: str) -> dict[str, Any] | None:
                 if isinstance(dropped_runs, list) and all(map(is_id, dropped_runs)):
                     return detail
     return None
+
+
+def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the detail that the event of a result keeps.
+
+    `result_sha256`, the hash of the result's file, shows later whether the file was changed.
+    `ranks` is left out for a run with one rank, and `share`, the part of its device that its slot
+    had, for one that had all of it. FROM_BUNDLE is there for a folder that a merge has left which
+    was killed, or whose record was lost with the ledger.
+    """
+    detail = {"seconds": result.get("seconds")}
+    if result.get("ranks", 1) > 1:
+        detail["ranks"] = result["ranks"]
+    if result.get("share", 1.0) < 1:
+        detail["share"] = result["share"]
+    if (mark := folder.bundle_mark()) is not None:
+        detail[FROM_BUNDLE] = mark
+    detail |= {"device": result.get("device"), "result_sha256": sha256_of(folder.result)}
+    return detail
 
 
 def damaged(fault: object) -> sqlite3.DatabaseError:

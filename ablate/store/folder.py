@@ -182,6 +182,11 @@ class StoreFolder:
             return shlex.join(["ablate", command, *options, "--", label])
         return shlex.join(["ablate", command, *([label] if label else []), *options])
 
+    @property
+    def repair_remedy(self) -> str:
+        """The remedy for a ledger of which rows were changed or removed."""
+        return f"`{self.command('doctor', '--repair')}` rebuilds the ledger"
+
     @staticmethod
     def default_root() -> Path:
         """Return the folder of the store where none is named: $ABLATE_STORE, or ./runs where that

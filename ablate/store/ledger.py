@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablate.planning import Plan
-from ablate.run import RunDir
 from ablate.shared import (
     Failure,
     NotThere,
@@ -54,6 +53,7 @@ from ablate.store.events import (
     RunState,
     fold,
     is_id,
+    result_detail,
     sealed_events,
 )
 from ablate.store.folder import WRITES_AGAIN, StoreFolder
@@ -267,18 +267,23 @@ class Ledger(Queries):
 
     @classmethod
     @contextmanager
-    def reading(cls, store: StoreFolder) -> Iterator[Ledger]:
+    def reading(cls, store: StoreFolder, may_write: bool = True) -> Iterator[Ledger]:
         """Open the ledger for commands that only read.
 
-        If plans exist but the ledger is missing, it is made again first. Raises UserError where
-        there is no store, and Failure for a ledger of another format or a file that is no whole
-        ledger.
+        If plans exist but the ledger is missing, it is made again first: in memory where the store
+        can't be written, or may not be, by `may_write`. Raises UserError where there is no store,
+        and Failure for a ledger of another format or a file that is no whole ledger.
         """
         if not store.ledger.exists() and not store.plans():
             raise _no_store(store)
         elsewhere = store.ledger.exists() and bool(beats_elsewhere(store.root))
-        if not (elsewhere or (store.ledger.exists() and is_begun(store.ledger))):
-            _make_again(store)
+        if not elsewhere and _is_lost(store):
+            if may_write:
+                _make_again(store)
+            if _is_lost(store):
+                with cls._in_memory(store) as ledger:
+                    yield ledger
+                return
         with (
             _errors_with_file(store.ledger),
             contextlib.closing(open_reader(store.ledger, elsewhere)) as connection,
@@ -286,6 +291,17 @@ class Ledger(Queries):
             connection.execute("PRAGMA query_only = ON")
             check_version(connection, store.ledger)
             yield cls(connection)
+
+    @classmethod
+    @contextmanager
+    def _in_memory(cls, store: StoreFolder) -> Iterator[Ledger]:
+        db = sqlite3.connect(":memory:", isolation_level=None)
+        with contextlib.closing(db):
+            ledger = cls(db)
+            with transaction(db):
+                ledger.build(store, Remains(looks=store.looks_view()))
+            db.execute("PRAGMA query_only = ON")
+            yield ledger
 
     @classmethod
     @contextmanager
@@ -569,20 +585,8 @@ def _no_store(store: StoreFolder) -> UserError:
     return NotThere(f"{no}: start with `ablate sweep quickstart`, or {place}")
 
 
-def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the detail that the event of a result keeps.
-
-    `result_sha256`, the hash of the result's file, shows later whether the file was changed.
-    `ranks` is left out for a run with one rank, and `share`, the part of its device that its slot
-    had, for one that had all of it.
-    """
-    detail = {"seconds": result.get("seconds")}
-    if result.get("ranks", 1) > 1:
-        detail["ranks"] = result["ranks"]
-    if result.get("share", 1.0) < 1:
-        detail["share"] = result["share"]
-    detail |= {"device": result.get("device"), "result_sha256": sha256_of(folder.result)}
-    return detail
+def _is_lost(store: StoreFolder) -> bool:
+    return not (store.ledger.exists() and is_begun(store.ledger))
 
 
 def _make_again(store: StoreFolder) -> None:

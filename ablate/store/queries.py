@@ -259,10 +259,9 @@ class Queries:
         file, folder = Path(path), Path.cwd()
         if file.is_relative_to(folder):  # as it is typed
             file = file.relative_to(folder)
-        command = StoreFolder(file.parent).command("doctor", "--repair")
         return Failure(
             f"{file}: event {number}, {subject}, was changed, or an event before it was removed; "
-            f"`{command}` rebuilds the ledger"
+            f"{StoreFolder(file.parent).repair_remedy}"
         )
 
     def dated_looks(self) -> list[tuple[float, Look]]:

@@ -20,7 +20,8 @@ from ablate.planning import expand
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.shared.notes import Notes
-from ablate.store.ledger import Ledger, result_detail
+from ablate.store.events import result_detail
+from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from support.stores import finish
 

@@ -207,6 +207,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
             sweeps = Ledger(db).sweeps()
             looks = Ledger(db).looks_text()
             edited = [*_edited(Ledger(db), store, sweeps)]
+            is_changed = bool(Ledger(db).broken_seals()) or Ledger(db).lacks_its_end()
             states = Ledger(db).states()
     except sqlite3.Error as error:
         broken = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) in (
@@ -223,6 +224,9 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
     if faults != ["ok"]:
         messages = " ".join(" ".join(faults).split())
         yield Finding("problem", "ledger", f"{store.ledger}: integrity_check: {messages}; {repair}")
+    elif is_changed:
+        text = f"{store.ledger}: events were changed or removed; {repair}"
+        yield Finding("problem", "ledger", text)
     else:
         text = f"format {version}, integrity_check ok, {count_text(len(sweeps), 'sweep')}"
         yield Finding("ok", "ledger", text)
