@@ -231,8 +231,9 @@ def test_figures_of_changes_have_no_rows_to_choose(kind):
     plan, _ = planted(2)
     form = FigureForm(rows=("base",))
     assert form.of_sweep(plan, "gain").rows == ("base",)
-    with pytest.raises(UserError, match="--rows"):
+    with pytest.raises(UserError) as error:
         form.of_sweep(plan, kind)
+    assert str(error.value).startswith("--rows: ")
 
 
 # --- Families -----------------------------------------------------------------------------------

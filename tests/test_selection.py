@@ -158,8 +158,9 @@ def test_a_text_is_chosen_as_it_is_spelled():
     assert having("'-12',big") == ["big", "-12"]
     assert having("1.10, null,-12") == ["1.10", "-12", "null"]
     for value in ("1.100", "bigger", "12"):
-        with pytest.raises(UserError, match=r"--where trainer\.column"):
+        with pytest.raises(UserError) as error:
             having(value)
+        assert str(error.value).startswith("--where trainer.column: ")
 
 
 def test_footnotes_are_those_of_what_is_shown_numbered_anew():
