@@ -255,7 +255,7 @@ class _Move:
 
     @property
     def is_bundled(self) -> bool:
-        """Whether the source is a bundle, or has the run's result from one."""
+        """Return whether the source is a bundle, or has the run's result from one."""
         last_result = fold_history(self.history)[1]
         return last_result is not None and FROM_BUNDLE in last_result[1]
 
