@@ -11,8 +11,9 @@ import contextlib
 import math
 import os
 import platform
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from ablate.planning import Plan
 from ablate.run import RunDir
 from ablate.running.view import View
 from ablate.shared import (
+    ENDING_SIGNALS,
     TryAgain,
     UserError,
     make_folder,
+    noted_signals,
     short_error,
     unknown_value,
 )
@@ -66,27 +69,37 @@ def driver_session(
     store: Store, sweep: str, view: Callable[[], AbstractContextManager[View]]
 ) -> Iterator[Ledger]:
     """Take the driver's lock and open the ledger. While another process drives the store, show its
-    progress and wait. The end of the drive is noted, for `status`."""
+    progress and wait. The end of the drive is noted, for `status`.
+
+    Until the drive listens itself, and after it, SIGTERM and SIGHUP raise KeyboardInterrupt, as
+    Ctrl-C does.
+    """
     make_folder(store.root)
-    if not store.take_turn(0.5):
-        with view() as watching:
-            _await_turn(store, watching)
-    try:
-        store.driver.note(pid=os.getpid(), host=platform.node(), sweep=sweep, ended=DIED)
-        store.forget_submitted(sweep)
-        with Ledger.driving(store) as ledger:
-            yield ledger
-    except KeyboardInterrupt:
-        store.driver.note(ended="was stopped by Ctrl-C")
-        raise
-    except Exception as error:
-        ended = short_error(f"ended: {error}")
-        if getattr(error, "exit_code", None) is not None:  # somebody did not want the sweep
-            ended = ""
-        store.driver.note(ended=ended)
-        raise
-    finally:
-        store.driver.release()
+    with noted_signals(*ENDING_SIGNALS, interrupting=True) as signals:
+        if not store.take_turn(0.5):
+            with view() as watching:
+                _await_turn(store, watching)
+        try:
+            store.driver.note(pid=os.getpid(), host=platform.node(), sweep=sweep, ended=DIED)
+            store.forget_submitted(sweep)
+            with Ledger.driving(store) as ledger:
+                yield ledger
+        except (KeyboardInterrupt, Exception) as error:
+            store.driver.note(ended=_end_words(error, signals))
+            raise
+        finally:
+            store.driver.release()
+
+
+def _end_words(error: BaseException, signals: Sequence[int]) -> str:
+    """Return the way in which an error ended a session, in words for `status`. `signals`: those
+    that have come; a library that they interrupt may end with any error."""
+    if signals or isinstance(error, KeyboardInterrupt):
+        number = signal.Signals(next(iter(signals), signal.SIGINT))
+        return f"was stopped by {'Ctrl-C' if number == signal.SIGINT else number.name}"
+    if getattr(error, "exit_code", None) is not None:  # somebody did not want the sweep
+        return ""
+    return short_error(f"ended: {error}")
 
 
 def _await_turn(store: Store, view: View) -> None:
