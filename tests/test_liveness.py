@@ -3,6 +3,7 @@
 The workers here hold no lock of this host, as those of a cluster: who asks a lock finds none alive.
 """
 
+import contextlib
 import os
 import platform
 import shutil
@@ -21,7 +22,7 @@ from ablate.audit.doctor import stored
 from ablate.report.show import RunLog, describe_run
 from ablate.report.status import SweepView
 from ablate.run.rundir import RunDir, to_json, write_whole
-from ablate.running.driver_lock import stop_driver
+from ablate.running.driver_lock import driver_session, stop_driver
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
 from ablate.shared.notes import Notes
@@ -208,6 +209,32 @@ def test_stop_asks_the_store_and_waits_for_the_end(store, working):
     assert stop_driver(store, None, print) == "p"
     assert working.stopped == [("a0", False)]
     assert alive == []
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
+)
+def test_a_signal_before_the_drive_listens_interrupts_the_session(store, number, name):
+    def handler() -> object:
+        return signal.getsignal(number)
+
+    before = handler()
+    with pytest.raises(KeyboardInterrupt), driver_session(store, "p", Quiet):
+        signal.raise_signal(number)
+    assert store.driver.notes().ended == f"was stopped by {name}"
+    with pytest.raises(AttributeError), driver_session(store, "p", Quiet):
+        with contextlib.suppress(KeyboardInterrupt):  # a library that broke off, and then fails
+            signal.raise_signal(number)
+        raise AttributeError("half a configuration")
+    assert store.driver.notes().ended == f"was stopped by {name}"
+    assert handler() == before
+    signal.signal(number, signal.SIG_IGN)  # as `nohup` does
+    try:
+        with driver_session(store, "p", Quiet):
+            signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
 
 
 BEGINS = """
