@@ -142,8 +142,8 @@ def main() -> None:
     except KeyboardInterrupt:
         code = _interrupt_code()
     except Exception as error:
-        if number := _lost_reader(error):
-            code = 128 + number
+        if lost_reader := _lost_reader(error):
+            code = 128 + lost_reader
             for stream in (sys.stdout, sys.stderr):  # what they still hold nobody can read
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         elif _heard:

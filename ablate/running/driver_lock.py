@@ -23,6 +23,7 @@ from ablate.run import RunDir
 from ablate.running.view import View
 from ablate.shared import (
     ENDING_SIGNALS,
+    Failure,
     TryAgain,
     UserError,
     make_folder,
@@ -127,9 +128,11 @@ def stop_driver(
     the drivers that are starting. Returns the name of the sweep; None where nothing runs.
 
     Returns when driver and workers are gone, each with a checkpoint. A frozen process gets no
-    signal: `say` gets a line, and the wait goes on. Raises UserError if another sweep than `sweep`
-    is driven or no sweep has the name. Raises TryAgain after `timeout_s`; the processes then stop
-    later. Raises it at once where `gc`, `merge` or another command of ALONE is at work.
+    signal: `say` gets a line, and the wait goes on. Workers without a driver that were asked before
+    are killed. Raises UserError if another sweep than `sweep` is driven or no sweep has the name,
+    and Failure where another user's process can't be asked. Raises TryAgain after `timeout_s`; the
+    processes then stop later. Raises it at once where `gc`, `merge` or another command of ALONE is
+    at work.
     """
     driven_sweep = submitted_sweep = None
     driver = driver_of(store)
@@ -142,7 +145,10 @@ def stop_driver(
             raise _busy(store, driver.pid, driven_sweep)
         if sweep not in (None, driven_sweep):
             raise UserError(f"{store.root}: {driven_sweep!r} is driven now, not {sweep!r}")
-        store.stop_starting(driven_sweep)  # a job of its own that still waits would go on with it
+        try:  # a job of its own that still waits would go on with it
+            store.stop_starting(driven_sweep)
+        except OSError as error:  # of a full disk, or a colleague's file; the driver hears a signal
+            say(f"{error.strerror}: a driver of {driven_sweep} that waits for its turn goes on")
         workers = _workers(store, store.read_plan(driven_sweep))
         waiting = Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
@@ -150,8 +156,11 @@ def stop_driver(
             current = driver_of(store)
             if current is None or current.pid != driver.pid:
                 break
-            heard = heard or store.ask_to_stop()
             driver_pid = current.pid if store.driven_here() else None
+            try:
+                heard = heard or store.ask_to_stop()
+            except PermissionError:
+                raise _foreign(store, "the driver", driver_pid) from None
             waiting.on({"": driver_pid} | _alive(store, workers))
         if current is not None and not heard:  # the notes were those of a driver that is dead
             return stop_driver(store, sweep, say, timeout_s)
@@ -160,16 +169,13 @@ def stop_driver(
         sweep = driven_sweep  # it may have died, and left workers behind
     if submitted_sweep and not store.ledger.exists():
         return submitted_sweep
+    name = sweep or next(iter(_sweeps_with_workers(store)), "")
     with Ledger.reading(store) as ledger:
-        names = ledger.sweeps()
-        name = sweep or next(iter(names), "")
-        plan = ledger.sealed_plan(store, name) if name in names else None
+        plan = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
     workers = _workers(store, plan)
     for label, folder in workers.items():
-        store.liveness.stop(folder)
-        if folder.attempt is None and not _is_here(folder):
-            host, command = folder.lock.notes().host, store.command("stop")
-            say(f"{label} trains on {host}: `{command}` stops it there")
+        is_second = driven_sweep is None and folder.asked_to_stop()
+        _stop_worker(store, label, folder, say, now=is_second)
     waiting = Waiting(say, timeout_s)
     while alive := _alive(store, workers):
         waiting.on(alive)
@@ -178,6 +184,9 @@ def stop_driver(
         return stop_driver(store, sweep, say, timeout_s)
     if driven_sweep:
         return driven_sweep
+    for other in _sweeps_with_workers(store) if sweep is None else ():
+        command = store.command("stop", label=other)
+        say(f"{other}: workers of a driver that died go on; `{command}` stops them")
     return plan.name if plan is not None and workers else submitted_sweep
 
 
@@ -200,6 +209,45 @@ def _stop_starting(store: Store, sweep: str | None, say: Callable[[str], None]) 
     )
     store.forget_submitted(submitted.sweep)
     return submitted.sweep
+
+
+def _stop_worker(
+    store: Store, label: str, folder: RunDir, say: Callable[[str], None], now: bool
+) -> None:
+    """Ask a worker without a driver to stop; with `now`, kill it. Raises Failure where it is another
+    user's."""
+    pid = store.liveness.notes(folder).pid
+    if folder.attempt is None and not _is_here(folder):
+        host, command = folder.lock.notes().host, store.command("stop")
+        say(f"{label} trains on {host}: `{command}` stops it there")
+    elif folder.attempt is None and pid is not None:
+        try:  # before its folder says that it was asked, so that its result would not count
+            os.kill(pid, 0)
+        except PermissionError:
+            raise _foreign(store, label, pid) from None
+        except ProcessLookupError:
+            pass
+    store.liveness.stop(folder, now)
+
+
+def _foreign(store: Store, label: str, pid: object) -> Failure:
+    """Return the error for a process of this host that only its own user may ask to stop."""
+    try:
+        owner = Path(f"/proc/{pid}").owner()
+    except (OSError, KeyError):
+        owner = "another user"
+    stop = store.command("stop")
+    return Failure(f"{label}: process {pid} is {owner}'s; ask {owner} for `{stop}`")
+
+
+def _sweeps_with_workers(store: Store) -> list[str]:
+    """List the sweeps that have a run with a living worker, the last driven first."""
+    with Ledger.reading(store) as ledger:
+        states = ledger.states()
+        started_runs = (run for run, state in states.items() if state.status == "started")
+        return ledger.sweeps_of(
+            run for run in started_runs if store.liveness.alive(store.rundir(run))
+        )
 
 
 def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:

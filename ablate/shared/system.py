@@ -163,10 +163,10 @@ def noted_signals(*numbers: signal.Signals, interrupting: bool = False) -> Itera
             raise KeyboardInterrupt
 
     try:
-        for s in numbers:
-            if signal.getsignal(s) is not signal.SIG_IGN:
-                previous_handlers[s] = signal.signal(s, note)
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                previous_handlers[number] = signal.signal(number, note)
         yield heard
     finally:
-        for s, handler in previous_handlers.items():
-            signal.signal(s, handler)
+        for noted, handler in previous_handlers.items():
+            signal.signal(noted, handler)
