@@ -305,10 +305,13 @@ def test_a_driver_is_stopped_although_the_disk_is_full(store, monkeypatch):
     store.root.mkdir(exist_ok=True)
     words = [sys.executable, "-c", BEGINS, store.root]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout.readline() == "drives\n"
-        monkeypatch.setattr(store, "stop_starting", full)
-        assert stop_driver(store, "p", print) == "p"
-        assert driver.wait(10) == -15
+        try:
+            assert driver.stdout.readline() == "drives\n"
+            monkeypatch.setattr(store, "stop_starting", full)
+            assert stop_driver(store, "p", print) == "p"
+            assert driver.wait(10) == -15
+        finally:
+            driver.kill()
 
 
 def test_a_driver_that_begins_while_workers_are_stopped_is_stopped_too(store, working):
