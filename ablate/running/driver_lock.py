@@ -214,8 +214,8 @@ def _stop_starting(store: Store, sweep: str | None, say: Callable[[str], None]) 
 def _stop_worker(
     store: Store, label: str, folder: RunDir, say: Callable[[str], None], now: bool
 ) -> None:
-    """Ask a worker without a driver to stop; with `now`, kill it. Raises Failure where it is another
-    user's."""
+    """Ask a worker without a driver to stop; with `now`, kill it. Raises Failure for a worker of
+    another user."""
     pid = store.liveness.notes(folder).pid
     if folder.attempt is None and not _is_here(folder):
         host, command = folder.lock.notes().host, store.command("stop")
