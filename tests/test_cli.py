@@ -507,6 +507,21 @@ def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line
     assert shell.end(waiting).code == 130
 
 
+@pytest.mark.whole
+def test_a_stop_while_a_sweep_prepares_is_an_end_as_after_ctrl_c(shell):
+    gate, store = shell.folder / "gate", Store(shell.folder / "runs")
+    os.mkfifo(gate)
+    words = ("sweep", *ROWS, "seeds=2", "--format", "json")
+    waiting = shell.start(*words, GATE=str(gate), **customized(shell, GATE))
+    wait_for(lambda: store.driver.notes().pid == waiting.pid and store.ledger.exists())
+    Shell(shell.folder, number=10)("stop")
+    done = shell.end(waiting)
+    assert done.code == 128 + signal.SIGTERM
+    assert json.loads(done.out)["retry"] is True
+    assert store.driver.notes().ended.endswith("SIGTERM")
+    nothing_trained(shell)
+
+
 @pytest.mark.slow
 def test_what_reads_all_runs_says_so_beside_what_it_prints(driven):
     """Each from a fresh interpreter: commands load late what they need."""

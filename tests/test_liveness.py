@@ -3,6 +3,8 @@
 The workers here hold no lock of this host, as those of a cluster: who asks a lock finds none alive.
 """
 
+import contextlib
+import errno
 import os
 import platform
 import shutil
@@ -21,7 +23,7 @@ from ablate.audit.doctor import stored
 from ablate.report.show import RunLog, describe_run
 from ablate.report.status import SweepView
 from ablate.run.rundir import RunDir, to_json, write_whole
-from ablate.running.driver_lock import stop_driver
+from ablate.running.driver_lock import driver_session, stop_driver
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
 from ablate.shared.notes import Notes
@@ -203,11 +205,89 @@ def test_a_log_is_followed_until_the_run_or_its_driver_ends(store, working, tmp_
 
 
 def test_stop_asks_the_store_and_waits_for_the_end(store, working):
-    alive = [True, True, True, False]
-    working.alive = lambda run: alive.pop(0)
+    alive = [True, True, True, True, False]
+    working.alive = lambda run: alive[0] and alive.pop(0)
     assert stop_driver(store, None, print) == "p"
     assert working.stopped == [("a0", False)]
-    assert alive == []
+    assert len(alive) == 1
+
+
+def test_a_second_stop_ends_workers_without_a_driver(store, working):
+    store.rundir("a0").ask_to_stop()
+    stop_driver(store, None, print)
+    assert working.stopped == [("a0", True)]
+
+
+def test_stop_finds_workers_of_a_sweep_that_was_driven_before_the_last(store, working):
+    with Ledger.driving(store) as ledger:
+        record_plan(store, ledger, small_plan("q", seeds=(0,)))
+        ledger.record("a0", "started", step=0)
+    shared = store.rundir("a0")  # of both sweeps
+    assert stop_driver(store, None, print) == "q"
+    with Ledger.driving(store) as ledger:
+        ledger.record("b1", "started", step=0)  # of the first alone
+    working.live(store.rundir("b1"), "far:1")
+    working.live(shared, "far:0")
+    said: list[str] = []
+    assert stop_driver(store, None, said.append) == "q"
+    assert [line.partition(":")[0] for line in said] == ["p"]
+    assert stop_driver(store, None, said.append) == "p"
+    assert [run for run, _ in working.stopped] == ["a0", "a0", "b1"]
+    assert stop_driver(store, None, print) is None
+
+
+def test_a_worker_of_another_user_is_not_told_that_it_was_asked(store, working, monkeypatch):
+    def kill(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    with pytest.raises(Failure) as refused:
+        stop_driver(store, None, print)
+    assert refused.value.place == "a#0"
+    assert working.stopped == []
+
+
+def test_a_driver_of_another_user_is_asked_by_a_file(store):
+    colleague = Store(store.root)
+
+    def refuse(number: int) -> bool:
+        raise PermissionError
+
+    colleague.driver.signal = refuse
+    with driver_session(store, "p", Quiet):
+        assert not store.asked_to_stop()
+        assert colleague.ask_to_stop()
+        assert store.asked_to_stop()
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
+)
+def test_a_signal_before_the_drive_listens_interrupts_the_session(store, number, name):
+    def handler() -> object:
+        return signal.getsignal(number)
+
+    before = handler()
+    with pytest.raises(KeyboardInterrupt), driver_session(store, "p", Quiet):
+        signal.raise_signal(number)
+    assert store.driver.notes().ended.endswith(f" {name}")
+
+    def break_off() -> None:  # as a library that then fails otherwise
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        raise AttributeError("half a configuration")
+
+    with pytest.raises(AttributeError), driver_session(store, "p", Quiet):
+        break_off()
+    assert store.driver.notes().ended.endswith(f" {name}")
+    assert handler() == before
+    signal.signal(number, signal.SIG_IGN)  # as `nohup` does
+    try:
+        with driver_session(store, "p", Quiet):
+            signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
 
 
 BEGINS = """
@@ -221,6 +301,22 @@ store.driver.note(pid=os.getpid(), sweep="p")
 print("drives", flush=True)
 signal.pause()
 """
+
+
+def test_a_driver_is_stopped_although_the_disk_is_full(store, monkeypatch):
+    def full(sweep: str | None) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store.root.mkdir(exist_ok=True)
+    words = [sys.executable, "-c", BEGINS, store.root]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            assert driver.stdout.readline() == "drives\n"
+            monkeypatch.setattr(store, "stop_starting", full)
+            assert stop_driver(store, "p", print) == "p"
+            assert driver.wait(10) == -15
+        finally:
+            driver.kill()
 
 
 def test_a_driver_that_begins_while_workers_are_stopped_is_stopped_too(store, working):

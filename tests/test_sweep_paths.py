@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.plans import record_plan
 
 from ablate.api.training import recall_declared
 from ablate.planning import expand
@@ -15,6 +16,7 @@ from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
 from ablate.planning.sweep_paths import find_sweep_file, sweep_files
 from ablate.shared.errors import UserError
+from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
 TWO = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
@@ -131,3 +133,19 @@ def test_a_driven_sweep_whose_file_is_elsewhere_is_not_told_its_own_words():
         recall_declared(["gone", "seeds=5"], {}, store)
     write("gone.yaml")
     assert recall_declared(["gone", "seeds=5"], {}, store) is None
+
+
+def test_a_driven_sweep_goes_on_by_its_name_with_another_launcher():
+    """Nobody can leave out of a name the settings that only the launcher of before has."""
+    store = Store(Path("store"))
+    places = ("launcher=ssh", "launcher.hosts=h", "launcher.gpus=2", "launcher.attempts=2")
+    with Ledger.driving(store) as ledger:
+        record_plan(store, ledger, plan("stem=none,dpn", *places, name="n"))
+
+    def launcher_of(*words: str) -> dict[str, object]:
+        return recall_declared(["n", *words], {}, store).launcher
+
+    assert launcher_of("launcher=local") == {"launcher.attempts": 2, "launcher": "local"}
+    lasting = {"launcher.gpus": 2, "launcher.attempts": 2, "launcher": "slurm"}
+    assert launcher_of("launcher=slurm") == lasting
+    assert {*launcher_of("launcher=ssh")} == {*launcher_of()} == {*lasting, "launcher.hosts"}

@@ -242,8 +242,9 @@ def recall_declared(
     assert isinstance(last_line, Declared)
     refused = [f"--{key}" for key in options if key not in OPTIONS_OF_NAME and options[key]]
     words_of_name = ["", *words[1:]]  # a name may have "=", as words do
-    added_words = read_line(words_of_name, Composer(store.root).groups, settings=settings).words
-    refused += [w.text for w in added_words if w.key.partition(".")[0] not in WORDS_OF_NAME]
+    composer = Composer(store.root)
+    added = read_line(words_of_name, composer.groups, settings=settings)
+    refused += [w.text for w in added.words if w.key.partition(".")[0] not in WORDS_OF_NAME]
     if refused:
         renamed = last_line.with_options(name=None)
         raise UserError(
@@ -252,7 +253,10 @@ def recall_declared(
             f"another sweep, `{store.command('sweep', *renamed.texts)}` with these and --as NAME"
         )
     given_options = {k: options[k] for k in OPTIONS_OF_NAME if options.get(k) is not None}
-    return last_line.with_words(*added_words).with_options(**given_options)
+    launcher = added.launcher.get("launcher")
+    if launcher not in (None, last_line.launcher.get("launcher")):  # nobody can leave out its words
+        last_line = last_line.with_launcher(composer.launcher({"launcher": launcher}))
+    return last_line.with_words(*added.words).with_options(**given_options)
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:

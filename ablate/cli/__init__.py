@@ -36,7 +36,13 @@ from ablate.cli import (  # noqa: E402
 from ablate.cli.answers import Answer, asks_for_json  # noqa: E402
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
 from ablate.report import gate_output  # noqa: E402
-from ablate.shared import Failure, TryAgain, UserError, printable  # noqa: E402
+from ablate.shared import (  # noqa: E402
+    ENDING_SIGNALS,
+    Failure,
+    TryAgain,
+    UserError,
+    printable,
+)
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
@@ -104,6 +110,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _interrupt_code() -> int:
+    """Return the exit code of a command that was interrupted: 128 + the signal."""
+    return 128 + next(iter(_heard), signal.SIGINT)
+
+
 def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
     """Send a Ctrl-C again that Python dropped, because it came in a destructor or in the callback
     of a weak reference, as each import has one."""
@@ -116,29 +127,32 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
 def main() -> None:
     """Run `ablate` and exit: with 2 for the user's mistake, 75 for what can't be had now and 1 for
     another failure, each with one line of text; silently, as other commands do, with 130 after
-    Ctrl-C, and with 141 where nobody reads the output. Under `--format json` each but the last also
-    prints an object."""
+    Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, and with 141 where nobody reads the output.
+    Under `--format json` each but the last also prints an object."""
     try:
+        for number in ENDING_SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _interrupt)
         if _OURS:
-            signal.signal(signal.SIGINT, _interrupt)
             sys.unraisablehook = _dropped
         _open_closed()
         with gate_output():
             code = _answer() if asks_for_json(sys.argv[1:]) else _run()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
+        code = _interrupt_code()
     except Exception as error:
-        if number := _lost_reader(error):
-            code = 128 + number
+        if lost_reader := _lost_reader(error):
+            code = 128 + lost_reader
             for stream in (sys.stdout, sys.stderr):  # what they still hold nobody can read
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         elif _heard:
-            code = 128 + signal.SIGINT
+            code = _interrupt_code()
         else:
             raise
-    if signal.getsignal(signal.SIGINT) is _interrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the interpreter ends
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) is _interrupt:
+            signal.signal(number, signal.SIG_DFL)  # while the interpreter ends
     sys.exit(code)
 
 
@@ -169,12 +183,12 @@ def _answer() -> int:
         try:
             code = _run()
         except KeyboardInterrupt:
-            code = 128 + signal.SIGINT
+            code = _interrupt_code()
         except (BrokenPipeError, SystemExit):
             raise
         except Exception as error:  # of ours: the traceback is for whoever mends it
-            if _heard:  # a library that Ctrl-C interrupted ended with it
-                code = 128 + signal.SIGINT
+            if _heard:  # a library that a signal interrupted ended with it
+                code = _interrupt_code()
             else:
                 traceback.print_exc()
                 code, answer.error = EXIT_FAILURE, Failure(f"{type(error).__name__}: {error}")
@@ -188,7 +202,8 @@ def _answer() -> int:
 def _run() -> int:
     """Run the command and return its exit code."""
     try:
-        return app(prog_name="ablate", standalone_mode=False) or 0
+        code: int = app(prog_name="ablate", standalone_mode=False) or 0
+        return _interrupt_code() if code == 128 + signal.SIGINT else code  # typer says 130 of all
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # typer and rich would say 1
             raise BrokenPipeError from ended

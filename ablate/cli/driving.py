@@ -100,7 +100,7 @@ def sweep(
                 outcome = start.train(observers, statuses, partial(_confirm, yes=yes), _say)
             except KeyboardInterrupt:  # once it trains the driver listens itself
                 print("stopped before the first run; the same command goes on")
-                raise typer.Exit(130) from None
+                raise
             _close(store, outcome, observers, view)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ablate.cli.answers import JSON_VERSION, error_tree
 from ablate.cli.options import RUNS, StoreDir, TextFormat, option
-from ablate.shared import TryAgain, UserError, install_command, unknown_value
+from ablate.shared import ENDING_SIGNALS, TryAgain, UserError, install_command, unknown_value
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -53,6 +53,9 @@ def mcp(
     for change in allow or ():
         if change not in CHANGES:
             raise unknown_value("--allow", change, CHANGES)
+    for number in ENDING_SIGNALS:  # it waits in a thread for input, which no interrupt ends
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     make_server(store, allow or ()).run("stdio")
 
 

@@ -9,7 +9,7 @@ Used by `planning/words.py`, `planning/expand.py` and `analysis/captions.py`. A 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,16 @@ class Declared:
         new_keys = [word.key for word in words]
         unchanged_words = tuple(word for word in self.words if word.key not in new_keys)
         return replace(self, words=unchanged_words + words)
+
+    def with_launcher(self, keys: Collection[str]) -> Declared:
+        """Return the declaration for a launcher that has these settings: without its words for
+        others."""
+        unchanged_words = tuple(
+            word
+            for word in self.words
+            if _section(word.key) != LAUNCHER or word.key.partition(".")[2] in {"", *keys}
+        )
+        return replace(self, words=unchanged_words)
 
     def with_seeds(self, seeds: int | Sequence[int]) -> Declared:
         """Return the declaration with this count, or list, of seeds."""

@@ -11,8 +11,9 @@ import contextlib
 import math
 import os
 import platform
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ from ablate.planning import Plan
 from ablate.run import RunDir
 from ablate.running.view import View
 from ablate.shared import (
+    ENDING_SIGNALS,
+    Failure,
     TryAgain,
     UserError,
     make_folder,
+    noted_signals,
     short_error,
     unknown_value,
 )
@@ -66,27 +70,37 @@ def driver_session(
     store: Store, sweep: str, view: Callable[[], AbstractContextManager[View]]
 ) -> Iterator[Ledger]:
     """Take the driver's lock and open the ledger. While another process drives the store, show its
-    progress and wait. The end of the drive is noted, for `status`."""
+    progress and wait. The end of the drive is noted, for `status`.
+
+    Until the drive listens itself, and after it, SIGTERM and SIGHUP raise KeyboardInterrupt, as
+    Ctrl-C does.
+    """
     make_folder(store.root)
-    if not store.take_turn(0.5):
-        with view() as watching:
-            _await_turn(store, watching)
-    try:
-        store.driver.note(pid=os.getpid(), host=platform.node(), sweep=sweep, ended=DIED)
-        store.forget_submitted(sweep)
-        with Ledger.driving(store) as ledger:
-            yield ledger
-    except KeyboardInterrupt:
-        store.driver.note(ended="was stopped by Ctrl-C")
-        raise
-    except Exception as error:
-        ended = short_error(f"ended: {error}")
-        if getattr(error, "exit_code", None) is not None:  # somebody did not want the sweep
-            ended = ""
-        store.driver.note(ended=ended)
-        raise
-    finally:
-        store.driver.release()
+    with noted_signals(*ENDING_SIGNALS, interrupting=True) as signals:
+        if not store.take_turn(0.5):
+            with view() as watching:
+                _await_turn(store, watching)
+        try:
+            store.driver.note(pid=os.getpid(), host=platform.node(), sweep=sweep, ended=DIED)
+            store.forget_submitted(sweep)
+            with Ledger.driving(store) as ledger:
+                yield ledger
+        except (KeyboardInterrupt, Exception) as error:
+            store.driver.note(ended=_end_words(error, signals))
+            raise
+        finally:
+            store.driver.release()
+
+
+def _end_words(error: BaseException, signals: Sequence[int]) -> str:
+    """Return the way in which an error ended a session, in words for `status`. `signals`: those
+    that have come; a library that they interrupt may end with any error."""
+    if signals or isinstance(error, KeyboardInterrupt):
+        number = signal.Signals(next(iter(signals), signal.SIGINT))
+        return f"was stopped by {'Ctrl-C' if number == signal.SIGINT else number.name}"
+    if getattr(error, "exit_code", None) is not None:  # somebody did not want the sweep
+        return ""
+    return short_error(f"ended: {error}")
 
 
 def _await_turn(store: Store, view: View) -> None:
@@ -114,9 +128,11 @@ def stop_driver(
     the drivers that are starting. Returns the name of the sweep; None where nothing runs.
 
     Returns when driver and workers are gone, each with a checkpoint. A frozen process gets no
-    signal: `say` gets a line, and the wait goes on. Raises UserError if another sweep than `sweep`
-    is driven or no sweep has the name. Raises TryAgain after `timeout_s`; the processes then stop
-    later. Raises it at once where `gc`, `merge` or another command of ALONE is at work.
+    signal: `say` gets a line, and the wait goes on. Workers without a driver that were asked before
+    are killed. Raises UserError if another sweep than `sweep` is driven or no sweep has the name,
+    and Failure where another user's process can't be asked. Raises TryAgain after `timeout_s`; the
+    processes then stop later. Raises it at once where `gc`, `merge` or another command of ALONE is
+    at work.
     """
     driven_sweep = submitted_sweep = None
     driver = driver_of(store)
@@ -129,7 +145,10 @@ def stop_driver(
             raise _busy(store, driver.pid, driven_sweep)
         if sweep not in (None, driven_sweep):
             raise UserError(f"{store.root}: {driven_sweep!r} is driven now, not {sweep!r}")
-        store.stop_starting(driven_sweep)  # a job of its own that still waits would go on with it
+        try:  # a job of its own that still waits would go on with it
+            store.stop_starting(driven_sweep)
+        except OSError as error:  # of a full disk, or a colleague's file; the driver hears a signal
+            say(f"{error.strerror}: a driver of {driven_sweep} that waits for its turn goes on")
         workers = _workers(store, store.read_plan(driven_sweep))
         waiting = Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
@@ -137,8 +156,11 @@ def stop_driver(
             current = driver_of(store)
             if current is None or current.pid != driver.pid:
                 break
-            heard = heard or store.ask_to_stop()
             driver_pid = current.pid if store.driven_here() else None
+            try:
+                heard = heard or store.ask_to_stop()
+            except PermissionError:
+                raise _foreign(store, "the driver", driver_pid) from None
             waiting.on({"": driver_pid} | _alive(store, workers))
         if current is not None and not heard:  # the notes were those of a driver that is dead
             return stop_driver(store, sweep, say, timeout_s)
@@ -147,16 +169,13 @@ def stop_driver(
         sweep = driven_sweep  # it may have died, and left workers behind
     if submitted_sweep and not store.ledger.exists():
         return submitted_sweep
+    name = sweep or next(iter(_sweeps_with_workers(store)), "")
     with Ledger.reading(store) as ledger:
-        names = ledger.sweeps()
-        name = sweep or next(iter(names), "")
-        plan = ledger.sealed_plan(store, name) if name in names else None
+        plan = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
     workers = _workers(store, plan)
     for label, folder in workers.items():
-        store.liveness.stop(folder)
-        if folder.attempt is None and not _is_here(folder):
-            host, command = folder.lock.notes().host, store.command("stop")
-            say(f"{label} trains on {host}: `{command}` stops it there")
+        is_second = driven_sweep is None and folder.asked_to_stop()
+        _stop_worker(store, label, folder, say, now=is_second)
     waiting = Waiting(say, timeout_s)
     while alive := _alive(store, workers):
         waiting.on(alive)
@@ -165,6 +184,9 @@ def stop_driver(
         return stop_driver(store, sweep, say, timeout_s)
     if driven_sweep:
         return driven_sweep
+    for other in _sweeps_with_workers(store) if sweep is None else ():
+        command = store.command("stop", label=other)
+        say(f"{other}: workers of a driver that died go on; `{command}` stops them")
     return plan.name if plan is not None and workers else submitted_sweep
 
 
@@ -187,6 +209,45 @@ def _stop_starting(store: Store, sweep: str | None, say: Callable[[str], None]) 
     )
     store.forget_submitted(submitted.sweep)
     return submitted.sweep
+
+
+def _stop_worker(
+    store: Store, label: str, folder: RunDir, say: Callable[[str], None], now: bool
+) -> None:
+    """Ask a worker without a driver to stop; with `now`, kill it. Raises Failure for a worker of
+    another user."""
+    pid = store.liveness.notes(folder).pid
+    if folder.attempt is None and not _is_here(folder):
+        host, command = folder.lock.notes().host, store.command("stop")
+        say(f"{label} trains on {host}: `{command}` stops it there")
+    elif folder.attempt is None and pid is not None:
+        try:  # before its folder says that it was asked, so that its result would not count
+            os.kill(pid, 0)
+        except PermissionError:
+            raise _foreign(store, label, pid) from None
+        except ProcessLookupError:
+            pass
+    store.liveness.stop(folder, now)
+
+
+def _foreign(store: Store, label: str, pid: object) -> Failure:
+    """Return the error for a process of this host that only its own user may ask to stop."""
+    try:
+        owner = Path(f"/proc/{pid}").owner()
+    except (OSError, KeyError):
+        owner = "another user"
+    stop = store.command("stop")
+    return Failure(f"{label}: process {pid} is {owner}'s; ask {owner} for `{stop}`")
+
+
+def _sweeps_with_workers(store: Store) -> list[str]:
+    """List the sweeps that have a run with a living worker, the last driven first."""
+    with Ledger.reading(store) as ledger:
+        states = ledger.states()
+        started_runs = (run for run, state in states.items() if state.status == "started")
+        return ledger.sweeps_of(
+            run for run in started_runs if store.liveness.alive(store.rundir(run))
+        )
 
 
 def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:

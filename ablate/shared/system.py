@@ -21,6 +21,8 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
 
 EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
     "timm": ("model=timm:NAME", "timm>=1.0"),
@@ -141,18 +143,30 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def noted_signals(*numbers: signal.Signals) -> Iterator[list[int]]:
+def noted_signals(*numbers: signal.Signals, interrupting: bool = False) -> Iterator[list[int]]:
     """Note signals while a `with` block runs; afterwards, put the previous handlers back. The value
     is a list of the signals that have come so far.
 
+    `interrupting`: each signal also raises KeyboardInterrupt, once its previous handler was called.
     Signals that this process was started to ignore stay ignored: SIGHUP under `nohup`, SIGINT in
     the background of a script.
     """
     heard: list[int] = []
-    listening = [s for s in numbers if signal.getsignal(s) is not signal.SIG_IGN]
-    previous_handlers = {s: signal.signal(s, lambda s, _: heard.append(s)) for s in listening}
+    previous_handlers: dict[int, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        if interrupting:
+            previous_handler = previous_handlers.get(number)
+            if callable(previous_handler):
+                previous_handler(number, frame)
+            raise KeyboardInterrupt
+
     try:
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                previous_handlers[number] = signal.signal(number, note)
         yield heard
     finally:
-        for s, handler in previous_handlers.items():
-            signal.signal(s, handler)
+        for noted, handler in previous_handlers.items():
+            signal.signal(noted, handler)

@@ -241,17 +241,21 @@ class StoreFolder:
         return self.driver.notes().host in (None, platform.node())
 
     def ask_to_stop(self) -> bool:
-        """Ask the driver to stop: by a signal on its own host, otherwise by a file that it reads.
+        """Ask the driver to stop: by a signal to a process of ours on this host, otherwise by a
+        file that it reads while it trains.
 
-        Returns False if the driver can't receive the signal yet.
+        Returns False if the driver can't receive the signal yet. Raises PermissionError where the
+        file can't be written either.
         """
         if self.driven_here():
-            return self.driver.signal(signal.SIGTERM)
+            with contextlib.suppress(PermissionError):  # of another user's process
+                return self.driver.signal(signal.SIGTERM)
         write_whole(self._stop, to_json(self.driver.notes().tree()))
         return True
 
     def asked_to_stop(self) -> bool:
-        """Return whether another host has asked this driver to stop. Only the driver calls it.
+        """Return whether another host or user has asked this driver to stop. Only the driver calls
+        it.
 
         The file that asks is removed. It counts only if it names the notes of this driver.
         """
