@@ -169,9 +169,11 @@ def stop_driver(
         sweep = driven_sweep  # it may have died, and left workers behind
     if submitted_sweep and not store.ledger.exists():
         return submitted_sweep
-    name = sweep or next(iter(_sweeps_with_workers(store)), "")
+    with_workers = _sweeps_with_workers(store)
     with Ledger.reading(store) as ledger:
-        plan = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
+        names = ledger.sweeps()
+        name = sweep or next(iter([*with_workers, *names]), "")
+        plan = ledger.sealed_plan(store, name) if name in names else None
     workers = _workers(store, plan)
     for label, folder in workers.items():
         is_second = driven_sweep is None and folder.asked_to_stop()
