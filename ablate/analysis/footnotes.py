@@ -123,6 +123,8 @@ def diverged_runs(scores: Scores) -> list[dict[str, Any]]:
 
 def _scored(row: JudgedRow) -> str:
     """Return how diverged runs are scored."""
+    if not row.scores.main.by_seed:
+        return "none"
     if not row.plan.is_judged(row.scores.cell.row):
         return "baseline"
     return "chance" if row.plan.analysis.diverged == "chance" else "omitted"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 
 from ablate.analysis import stats
 from ablate.analysis.english.words import join_words
@@ -152,9 +153,9 @@ def _column_clauses(
         if verdict not in EFFECT_VERDICTS:
             other_clauses.append(f"{verdict or 'no verdict'} in {len(entries)}")
             continue
-        rows = Counter(entry.row for entry in entries).most_common()
+        rows = _foremost_first(entries)
         rows_by_columns: dict[tuple[str, ...], list[str]] = {}
-        for row, _ in rows[:NAMED_ROWS]:
+        for row in [*rows][:NAMED_ROWS]:
             headings = tuple(entry.column for entry in entries if entry.row == row)
             rows_by_columns.setdefault(headings, []).append(row)
         parts = list[str]()
@@ -163,13 +164,24 @@ def _column_clauses(
             if not parts:
                 subject = _statement(table, verdict, subject, len(names) > 1)
             parts.append(f"{subject} in {_places(table, labels, columns[names[0]])}")
-        if len(rows) > NAMED_ROWS:
-            parts.append(f"{len(rows) - NAMED_ROWS} more in some")
+        others = Counter(rows[row] == columns[row] for row in [*rows][NAMED_ROWS:])
+        for is_in_all, count in sorted(others.items(), reverse=True):
+            parts.append(f"{count} more in {'all' if is_in_all else 'some'}")
         clauses.append(", ".join(parts))
     if other_clauses:
         other_clauses[-1] += f" of {len(contrasts)} comparisons"
         clauses.append(join_words(other_clauses))
     return clauses
+
+
+def _foremost_first(entries: Sequence[Entry]) -> dict[str, int]:
+    """Count the entries of each row. The row with the most comes first; of rows with equally many,
+    that with the largest mean gain."""
+    gains: dict[str, list[float]] = {}
+    for entry in entries:
+        gains.setdefault(entry.row, []).append(abs(entry.contrast.mean) if entry.contrast else 0.0)
+    order = sorted(gains, key=lambda row: (len(gains[row]), fmean(gains[row])), reverse=True)
+    return {row: len(gains[row]) for row in order}
 
 
 def _places(table: Table, labels: Sequence[str], total: int) -> str:

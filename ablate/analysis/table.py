@@ -293,17 +293,19 @@ class Table:
 
     @property
     def is_of_changes(self) -> bool:
-        """True if effects of changes are judged, and no single cell."""
-        return any(block.kind == "change" for block in self.blocks)
+        """True if effects of changes are judged, and no single cell, also where a part of the table
+        shows no effect."""
+        return any(block.kind == "change" for block in (self.full_table or self).blocks)
 
     @property
     def contrasts(self) -> list[Entry]:
         """The entries that verdicts are for: those of every row but the baseline, or one for the
         effect of every change."""
-        if changes := [block for block in self.blocks if block.kind == "change"]:
+        if self.is_of_changes:
             return [
                 Entry(line.full_label, block.name, 0, gain=line.gain, verdict=line.verdict)
-                for block in changes
+                for block in self.blocks
+                if block.kind == "change"
                 for line in block.lines
             ]
         entries = [entry for column in self.judged_columns for entry in column.entries]

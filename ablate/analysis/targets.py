@@ -13,7 +13,7 @@ from ablate.analysis.evidence import ColumnEvidence
 from ablate.analysis.judging import Detail, is_partial
 from ablate.analysis.summary import GOOD_FROM, Summary, SummaryLine
 from ablate.analysis.table import Entry, TableColumn, better_side
-from ablate.planning import Imported, Plan
+from ablate.planning import Plan
 
 
 def target_differences(
@@ -80,10 +80,8 @@ def _ordered_labels(plan: Plan) -> list[str]:
 
 def _column_noun(plan: Plan) -> str:
     """Return what the columns of a plan are: "step", by the sheet's column or by their key."""
-    if isinstance(plan.design, Imported):
-        return plan.design.sources[0].read.column or "column"
-    keys = {key for column in plan.columns for key in column.settings}
-    return keys.pop().rpartition(".")[2] if keys else "column"
+    keys = {key.rpartition(".")[2] for column in plan.columns for key in column.settings}
+    return plan.design.column_noun or keys.pop()
 
 
 def _lines(plan: Plan, sequence: Sequence[TableColumn], good: str) -> Iterator[SummaryLine]:

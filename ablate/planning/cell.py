@@ -67,9 +67,12 @@ class Column:
     @property
     def number(self) -> float | None:
         """The number that its one setting has, such as of steps; None for any other column."""
-        if len(self.settings) != 1:
-            return None
-        value: Any = next(iter(self.settings.values()))
+        return self.number_of(next(iter(self.settings))) if len(self.settings) == 1 else None
+
+    def number_of(self, key: str) -> float | None:
+        """Return the number that it sets for a key, also where that is a text, as of a sheet; None
+        for any other value, and without one."""
+        value: Any = self.settings.get(key)
         if isinstance(value, bool):
             return None
         try:

@@ -56,6 +56,11 @@ class Fixed:
     without_images = "one way"  # how a column is judged where images give no spread
     trains: ClassVar[bool] = True  # can its runs be trained here?
 
+    @property
+    def column_noun(self) -> str:
+        """What a sheet calls the columns of its table, such as "depth"; "" without such a name."""
+        return ""
+
     def tree(self) -> dict[str, Any]:
         """Return the design's part of a plan's file, under the key of `DESIGNS`."""
         return {}
@@ -178,6 +183,7 @@ class Looks:
     without_images = "paired"
     trains = True
     blocks = True
+    column_noun = ""
 
     def tree(self) -> dict[str, Any]:
         start = {"first_seed": self.first_seed} if self.first_seed else {}
@@ -389,6 +395,10 @@ class Imported(Fixed):
     sources: tuple[SheetSource, ...]
 
     trains = False
+
+    @property
+    def column_noun(self) -> str:
+        return self.sources[0].read.column or ""
 
     @property
     def blocks(self) -> bool:

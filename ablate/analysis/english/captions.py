@@ -59,18 +59,18 @@ def reading(
     for `alpha`, None where means have no intervals; and `effects`: the alpha of the intervals of
     effects of changes, None without such intervals; `uneven`: whether rows of a column differ in
     their number of seeds, so that a gain is no difference of the means."""
-    difference, gain_interval = metric["contrast"], ""
+    difference, separator, gain_interval = metric["contrast"], " ", ""
     if uneven:
-        difference += f", on the {repeats} that both have,"
+        difference, separator = f"{difference}, on the {repeats} that both have", ", "
     if interval is not None:
         gain_interval = f" [{_together(interval)}]"
     if effects is not None:
-        difference = "effects"
+        difference, separator = "effects", " "
         gain_interval = f" [{confidence_level(effects)} interval, joint for the lines of a table]"
     mean = _mean_words(seeds, repeats)
     return (
         f"{capitalized(metric['name'])}: {mean}{_interval_words(alpha)}; "
-        f"{difference}{_in_units(metric, ' ')}{_direction(metric)}{gain_interval}."
+        f"{difference}{_in_units(metric, separator)}{_direction(metric)}{gain_interval}."
     )
 
 

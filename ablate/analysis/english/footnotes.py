@@ -55,11 +55,14 @@ def overrides(keys: Sequence[str]) -> str:
 
 @writes("diverged")
 def diverged(runs: Sequence[Values], scored: str, own_interval: bool, fisher: Values | None) -> str:
-    """`scored`: "chance", "omitted" or, of the baseline, "baseline"."""
+    """`scored`: "chance", "omitted" or, of the baseline, "baseline"; "none" where no other run
+    is left."""
     seeds = ", ".join(diverged_run(run) for run in runs)
     exclusion = _own_interval_clause(own_interval)
     if scored == "chance":
         text = f"Diverged: {seeds}; scored at chance{exclusion}."
+    elif scored == "none":
+        text = f"Diverged: {seeds}; no run is left for a mean or a gain."
     elif scored == "baseline":
         text = f"Diverged: {seeds}; gains are over the baseline's other runs."
     else:

@@ -240,6 +240,10 @@ def _signed(text: str) -> str:
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)  # a sign, not a hyphen
 
 
+# Signs that TeX sets as another one together with the next: a dash, an inverted mark, a quote.
+LIGATURE = re.compile("-(?=-)|[?!](?=`)|,(?=,)")
+
+
 def escape(text: str) -> str:
     """Escape a text for plain pdflatex; characters outside Latin-1 are set by their number. A long
     word may be broken behind its signs."""
@@ -247,7 +251,7 @@ def escape(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(map(_set_as, _with_marks(text))).replace("--", "-{}-")  # else one dash
+    return LIGATURE.sub(r"\g<0>{}", "".join(map(_set_as, _with_marks(text))))
 
 
 def _with_marks(text: str) -> list[str]:

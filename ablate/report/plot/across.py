@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ablate.analysis import Estimate, Table, confidence_level
-from ablate.planning import Plan, value_text
+from ablate.planning import Column, Plan, value_text
 from ablate.report.plot.form import FigureForm, Nothing, NotYet, RunDirs, cell_name, ink_of, inks
 from ablate.report.plot.style import Drawing, Subject
 
@@ -29,6 +28,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
     line a row where columns set nothing else.
     """
     key, lines = _lines(plan)
+    key_name = plan.design.column_noun or key
     means = {(e.row, e.column): e.accuracy for e in table.entries if e.accuracy is not None}
     rows = [row.label for row in plan.rows if form.shows(row.label)]
     if not any(row in rows for row, _ in means):
@@ -42,12 +42,12 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
             table,
             form,
             "across",
-            f"{metric.name} over {key}",
+            f"{metric.name} over {key_name}",
         ),
         titles=[""] if alone else rows,
         most_across=ACROSS,
         panel=(3.4, 3.6),
-        x=key,
+        x=key_name,
         y=[metric.with_unit(metric.name)],
     )
     panels = [axes for (axes,) in sheet.panels]
@@ -55,14 +55,16 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         axes.sharex(panels[0])
         axes.sharey(panels[0])
     side_by_side = len(rows) if alone else len(lines)
-    numbers = sorted({column.settings[key] for column in plan.columns})
+    number_by_index = _numbers(plan.columns, key)
+    texts = {x: value_text(plan.columns[i].settings[key]) for i, x in number_by_index.items()}
+    numbers = sorted(texts)
     is_log = numbers[0] > 0 and numbers[-1] >= WIDE * numbers[0]
     spacing = _spacing([math.log(n) if is_log else n for n in numbers], side_by_side)
     for n, (row, c) in enumerate((row, c) for row in rows for c in range(len(lines))):
         axes, place = panels[n // side_by_side], n % side_by_side
         style = ink[row] if alone else ink_of(place + 1)
-        columns = [plan.columns[i] for i in lines[c] if (row, plan.columns[i].label) in means]
-        points = {column.settings[key]: means[row, column.label] for column in columns}
+        labels = {number_by_index[i]: plan.columns[i].label for i in lines[c]}
+        points = {x: means[row, label] for x, label in labels.items() if (row, label) in means}
         offset = spacing * (place - (side_by_side - 1) / 2)
         moved = [x * math.exp(offset) if is_log else x + offset for x in points]
         for x, mean in zip(moved, points.values(), strict=True):
@@ -71,13 +73,13 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         values = [mean.mean for mean in points.values()]
         (line,) = axes.plot(moved, values, **style.line() | style.mark())
         values_at = ", ".join(
-            f"{metric.text(mean.mean)} at {value_text(x)}" for x, mean in points.items()
+            f"{metric.text(mean.mean)} at {texts[x]}" for x, mean in points.items()
         )
-        text = f"{cell_name(row, setting_texts[c] or key)}: {values_at}"
+        text = f"{cell_name(row, setting_texts[c] or key_name)}: {values_at}"
         sheet.tell(line, text, row if alone else setting_texts[c])
     if is_log:
         panels[0].set_xscale("log")
-    panels[0].set_xticks(numbers, [value_text(number) for number in numbers])
+    panels[0].set_xticks(numbers, [texts[number] for number in numbers])
     panels[0].set_xticks([], minor=True)
     for axes in panels:
         axes.margins(0.1)
@@ -119,12 +121,12 @@ def _lines(plan: Plan) -> tuple[str, list[list[int]]]:
     """Choose the key that is drawn over; return it with the columns of each line in its order. Of
     several numbers it is the one that makes the fewest lines, and among these the one that changes
     from column to column. Raises Nothing where no number differs."""
-    settings = [column.settings for column in plan.columns]
-    series = ((_series(settings, key), key) for key in settings[0])
+    columns = plan.columns
+    series = ((_series(columns, key), key) for key in columns[0].settings)
     candidates = [
         (len(lines), lines, key)
         for lines, key in series
-        if sum(map(len, lines)) == len(settings) and max(map(len, lines)) > 1
+        if sum(map(len, lines)) == len(columns) and max(map(len, lines)) > 1
     ]
     if not candidates:
         raise Nothing(f"{plan.name}: its columns do not differ in a number")
@@ -132,15 +134,21 @@ def _lines(plan: Plan) -> tuple[str, list[list[int]]]:
     return key, lines
 
 
-def _series(settings: Sequence[Mapping[str, Any]], key: str) -> list[list[int]]:
-    """Indices of the columns with these settings that differ in a number of `key` alone, in its
-    order: a list for each setting of the other keys."""
-    groups: dict[str, list[int]] = {}
-    for index, setting in enumerate(settings):
-        if isinstance(setting.get(key), int | float) and not isinstance(setting[key], bool):
-            rest = repr(sorted((k, v) for k, v in setting.items() if k != key))
-            groups.setdefault(rest, []).append(index)
-    return [sorted(group, key=lambda i: settings[i][key]) for group in groups.values()]
+def _series(columns: Sequence[Column], key: str) -> list[list[int]]:
+    """Indices of the columns that differ in a number of `key` alone, in its order: a list for each
+    setting of the other keys. Of columns that have the same number, as of "1" and "1.0" in a sheet,
+    it has one alone."""
+    groups: dict[str, dict[float, int]] = {}
+    for index, number in _numbers(columns, key).items():
+        rest = repr(sorted((k, v) for k, v in columns[index].settings.items() if k != key))
+        groups.setdefault(rest, {})[number] = index
+    return [[group[number] for number in sorted(group)] for group in groups.values()]
+
+
+def _numbers(columns: Sequence[Column], key: str) -> dict[int, float]:
+    """Return the numbers that columns set for `key`, by the index of the column."""
+    numbers = {index: column.number_of(key) for index, column in enumerate(columns)}
+    return {index: number for index, number in numbers.items() if number is not None}
 
 
 def _other_settings(plan: Plan, column: int, key: str) -> str:

@@ -35,6 +35,13 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
                 epochs = epochs_by_cell.setdefault((run.cell.row, run.cell.column), {})
                 epochs.setdefault(line[clock], []).append(line)
     if not epochs_by_cell:
+        entries = [entry for entry in table.entries if form.shows(entry.row)]
+        if plan.design.trains and not any(entry.missing for entry in entries):
+            raise Nothing(
+                f"{plan.name}: its finished runs logged no loss and no validation; a program's are "
+                "read from the file that `curves:` in its yaml names, a function logs its own by "
+                "`run.log`"
+            )
         raise NotYet(f"{plan.name}: no run has a loss or a validation yet")
     candidates = (
         ("train_loss", "training loss", 1.0),
