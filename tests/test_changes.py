@@ -10,6 +10,7 @@ import pytest
 from conftest import Shell
 from scipy import stats as oracle
 from support.declared import split_line
+from support.tables import grids
 
 import ablate
 from ablate.analysis import stats
@@ -311,6 +312,18 @@ def test_effects_are_those_of_the_runs(trained):
     assert (found["change.contrasts"][""], found["pair.contrasts"][""]) == ("3", "3")
     assert {*found["change.main_effect.verdict"]} == {*THREE}
     assert "gain.verdict" not in found
+
+
+def test_a_part_shows_no_gain_of_a_cell_either(trained):
+    whole, part = (
+        trained("table", "full", *words, "--format", "csv").out.splitlines()
+        for words in ((), ("--rows", "dpn,wd"))
+    )
+    assert {line.partition(",")[0] for line in part} == {"row", "none", "dpn", "wd"}
+    assert set(part) < set(whole)
+    text = trained("table", "full", "--rows", "dpn,wd", "--format", "md").out
+    [grid] = grids(text)
+    assert [heading.split()[0] for heading in grid[0]] == ["variant", "top1", "n"]
 
 
 def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):

@@ -1,6 +1,8 @@
 """The sentences of tables: a key and values, which alone make the text, also behind JSON."""
 
+import itertools
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -87,6 +89,20 @@ def test_words_agree_in_number(key, name, values, few, many):
     for count, words in ((1, few), (2, many)):
         items = [0, 1][:count] if name == "seeds" else ["pre#3", "post#4"][:count]
         assert words in english.write(key, {**values, name: items}), count
+
+
+@pytest.mark.parametrize("points", ["", "points"])
+@pytest.mark.parametrize("neutral", [True, False])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("effects", [None, 0.05])
+def test_no_comma_of_a_caption_is_doubled_or_ends_a_clause(points, neutral, lower, effects):
+    metric = {"name": "loss", "contrast": "gain", "points": points}
+    metric |= {"neutral": neutral, "lower": lower}
+    for uneven, alpha in itertools.product((True, False), (0.05, None)):
+        values = {"metric": metric, "alpha": alpha, "seeds": True, "interval": None}
+        text = english.write("reading", {**values, "effects": effects, "uneven": uneven})
+        assert not re.search(r",\s*[,.;\[]", text)
+        assert ("that both have" in text) == (uneven and effects is None)
 
 
 def test_a_key_has_one_writer_and_a_key_without_one_is_no_sentence():

@@ -248,6 +248,9 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
 
 def test_latex_is_escaped():
     assert escape("50 % of_a & {b} -- [x]") == r"50 \% of\_a \& \{b\} -{}- [x]"
+    assert escape("--- ?` !``") == "-{}-{}- ?{}` !{}``"
+    assert escape("a,,b") == "a,{},b"
+    assert escape("?“") == "?{}``"
     assert escape("中") == r"\texttt{U+4E2D}"
     assert escape("σ ≤ λΩ → µ…") == r"$\sigma$ $\leq$ $\lambda$$\Omega$ $\to$ $\mu$\ldots{}"
     asked = render_table(replace(whole(), title="Does it help?"), "latex")

@@ -94,8 +94,8 @@ def test_columns_are_counted():
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
     assert table_headline(of_two) == (
-        "On digits, against base, over 4 seeds: r0, r1 and r2 help in S and B, "
-        f"2 more in some. {false_words(of_two)}"
+        "On digits, against base, over 4 seeds: r4, r3 and r2 help in S and B, "
+        f"2 more in all. {false_words(of_two)}"
     )
     assert "a chance of up to 10 %" in false_words(of_two)
     labels = [f"c{number}" for number in range(12)]
@@ -140,6 +140,19 @@ def test_rows_that_help_in_as_many_other_columns_are_apart():
     down = {label: ("helps", 1) if label in labels[3:] else (TELL, 0) for label in labels}
     headline = table_headline(planted({"up": up, "down": down}, labels))
     assert "up helps in 3 of 6 columns, down in 3 of 6 columns" in headline
+
+
+def test_the_rows_that_are_named_are_the_foremost_and_of_the_others_it_says_how_far_they_reach():
+    rows = {
+        "least": {"S": ("hurts", -9), "B": (TELL, 0)},
+        "slight": ("hurts", -1),
+        "most": {"S": ("hurts", -2), "B": ("hurts", -8)},
+        **{"strong": ("hurts", -4), "middle": ("hurts", -3)},
+    }
+    words = table_headline(planted(rows, ("S", "B"))).replace(",", "").split()
+    assert [word for word in words if word in rows] == ["most", "strong", "middle"]
+    numbers = {words[i + 2]: words[i - 1] for i, word in enumerate(words) if word == "more"}
+    assert numbers == {"all": "1", "some;": "1"}
 
 
 @pytest.mark.parametrize(("family", "expected"), [("column", True), ("table", False)])

@@ -344,13 +344,27 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
     tuned = replace(plan, tune=Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))
     for of, shown, kind, said in (
         (plan, table, "tokens", "no run has measured tokens yet"),
-        (plan, table, "curves", "no run has a loss or a validation yet"),
+        (plan, tabulate(plan, {}), "curves", "no run has a loss or a validation yet"),
         (tuned, table, "tuning", "no round of trials has ended yet"),
         (plan, tabulate(plan, {}), "gain", "no gain yet"),
     ):
         with pytest.raises(Nothing, match=f"{said}.*; {re.escape(again)}$"):
             draw_figure(of, shown, kind, nowhere.rundir, command=nowhere.command)
     assert set(draw_figures(plan, table, nowhere.rundir)) == {"gain", "forest", "across"}
+
+
+def test_no_sweep_is_named_to_runs_that_have_ended_without_curves(plan, results, table):
+    def remedy(shown, **rows):
+        of = {"form": FigureForm(**rows), "command": nowhere.command}
+        with pytest.raises(Nothing) as caught:
+            draw_figure(plan, shown, "curves", nowhere.rundir, **of)
+        return [word for word in ("ablate sweep", "`curves:`") if word in str(caught.value)]
+
+    nowhere = Store(Path("nowhere"))
+    lacking = tabulate(plan, {**results, plan.cell("dpn", "1").ids[1]: None})
+    assert remedy(table) == ["`curves:`"]
+    assert remedy(lacking) == ["ablate sweep"]
+    assert remedy(lacking, rows=("none",)) == ["`curves:`"]
 
 
 def test_labels_are_text_whatever_is_in_them(plan, table, store):

@@ -295,6 +295,15 @@ def test_a_diverged_row_shows_its_survivors_and_no_verdict():
     assert entries(table)["worse"].verdict == "hurts"
 
 
+def test_where_all_runs_diverged_no_other_run_is_spoken_of():
+    fates = {}
+    for row, seeds in {"better": range(3), "base": range(3), "worse": [0]}.items():
+        table = planted(changed={f"{row}@#{seed}": DIVERGED for seed in seeds})
+        [fates[row]] = notes_of(table, "diverged")
+    assert [fate.values["scored"] for fate in fates.values()] == ["none", "none", "omitted"]
+    assert [row for row, fate in fates.items() if "other runs" in fate.text] == ["worse"]
+
+
 def test_divergence_scored_at_chance_has_an_interval_and_a_verdict():
     table = planted(changed={"better@#1": DIVERGED}, diverged="chance")
     entry = entries(table)["better"]

@@ -10,6 +10,7 @@ import pytest
 from conftest import REPOSITORY
 from scipy import stats as oracle
 from support.looks import planned
+from support.svg import texts
 from support.tables import entries, finished, grids, make_plan, notes_of, plant, tabulate, text_of
 
 from ablate.analysis import stats
@@ -401,6 +402,22 @@ def test_the_sequence_goes_back_from_the_largest_number_until_a_column_fails(
     numbers, means, column, verdict
 ):
     assert block_lines(ordered(numbers, means)) == [(column, verdict)]
+
+
+def test_numbers_of_a_sheet_are_an_axis_named_as_there(run, here):
+    depths = ("1", "2", "12", "64")
+    cells = itertools.product("ab", reversed(depths), (90.0, 90.2))
+    lines = ["m,depth,acc", *(f"{row},{depth},{value}" for row, depth, value in cells)]
+    sheet = "\n".join(lines) + "\n"
+    for name, text in (("deep", sheet), ("twice", sheet.replace(",2,", ",1.0,"))):
+        (here / f"{name}.csv").write_text(text)
+        keys = ("--row", "m", "--column", "depth", "--metric", "acc:more:%", "--as", name)
+        run("import", f"{name}.csv", *keys)
+    run("plot", "deep", "across", "--out", "deep.svg")
+    drawn = texts((here / "deep.svg").read_text())
+    assert [text for text in drawn if text in depths] == [*depths]
+    assert "depth" in drawn
+    assert "number" in run("plot", "twice", "across", code=2)  # two columns at one place
 
 
 def test_columns_without_an_order_have_no_sequence():

@@ -58,7 +58,7 @@ class Fixed:
 
     @property
     def column_noun(self) -> str:
-        """What a sheet calls the columns of its table, such as "depth"; "" without such a name."""
+        """The name of columns in a sheet, such as "depth"; "" where none has one."""
         return ""
 
     def tree(self) -> dict[str, Any]:
