@@ -319,7 +319,7 @@ def test_a_name_stands_for_the_values_that_it_was_driven_with(users, shell):
     with pytest.raises(UserError) as caught:
         ablate.Sweep("odd", trainer={"note": "a b"})
     (line,) = str(caught.value).splitlines()
-    assert line.startswith("trainer.note='a b': odd ")
+    assert line.startswith('trainer.note="a b": odd ')
     assert line.endswith("name=NAME")
     said = shell("sweep", "odd", "trainer.note='a b'", code=2).err.strip()
     assert said.removeprefix("ablate: ").partition("--until")[0] == line.partition("until")[0]
