@@ -171,6 +171,18 @@ class Bundle(Store):
                 return files
         raise Failure(f"{self.manifest}: is missing, or was changed after the export")
 
+    def edited_files(self) -> dict[str, str]:
+        """Map each file that was added or changed after the export to its fault. Raises as
+        `read_manifest`."""
+        hashes = self.read_manifest()
+        faults = {}
+        for name in self.names():
+            if name not in hashes:
+                faults[name] = "not in the manifest, so it was added later"
+            elif sha256_of(self.root / name) != hashes[name]:
+                faults[name] = "changed after the export"
+        return faults
+
     def write_manifest(self) -> None:
         files = {name: sha256_of(self.root / name) for name in self.names()}
         self.manifest.write_bytes(to_json({"files": files, "seal": _seal(files)}))

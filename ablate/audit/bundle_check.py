@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis import Results, first_few, measure_own, own_metrics
-from ablate.audit.bundle import Bundle, is_regular, sha256_of
+from ablate.audit.bundle import Bundle, is_regular
 from ablate.audit.export import RAW, computing_versions, derived_files
 from ablate.audit.lean import note
 from ablate.audit.verify import Verified, remake
@@ -148,18 +148,13 @@ def _check_own_metrics(plan: Plan, bundle: Bundle, results: Results, report: Ver
 def _unlike(bundle: Bundle) -> Iterator[tuple[str, str]]:
     """Yield (file, fault) for each file that differs from the manifest."""
     try:
-        hashes = bundle.read_manifest()
+        hashes, edited_files = bundle.read_manifest(), bundle.edited_files()
     except Failure:
         yield bundle.manifest.name, "missing, or changed after the export"
         return
-    names = bundle.names()
-    for name in sorted(hashes.keys() - set(names)):
+    for name in sorted(hashes.keys() - set(bundle.names())):
         yield name, "missing"
-    for name in names:
-        if name not in hashes:
-            yield name, "not in the manifest, so it was added later"
-        elif sha256_of(bundle.root / name) != hashes[name]:
-            yield name, "changed after the export"
+    yield from edited_files.items()
 
 
 def _made_names(bundle: Bundle) -> set[str]:

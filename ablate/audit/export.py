@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ablate.analysis import Results, RunFiles, measure_own, own_metrics, read_verdicts
 from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
-from ablate.audit.bundle import sha256_of as sha256_of_regular
 from ablate.audit.copies import naming_full_disk
 from ablate.audit.lean import PACKED, excerpt_of, note_thinned, pack, thin
 from ablate.planning import Cell, Imported, Plan
@@ -101,16 +100,11 @@ def _check_replaceable(bundle: Bundle) -> None:
     """Raise UserError where a folder has files that the export which made it did not write, or not
     so: replacing it would remove them."""
     try:
-        exported_files = bundle.read_manifest()
+        edited_files = bundle.edited_files()
     except Failure as error:
         raise UserError(f"{error}; name another folder, or remove this one yourself") from error
-    own_files = [
-        name
-        for name in bundle.names()
-        if exported_files.get(name, "") != sha256_of_regular(bundle.root / name)
-    ]
-    if own_files:
-        first_file, *further_files = own_files
+    if edited_files:
+        first_file, *further_files = edited_files
         count = f" and {count_text(len(further_files), 'more file')}" if further_files else ""
         raise UserError(
             f"{bundle.root}: has {first_file}{count}, added or edited after the export, which a "

@@ -148,7 +148,7 @@ def stop_driver(
         try:  # a job of its own that still waits would go on with it
             store.stop_starting(driven_sweep)
         except OSError as error:  # of a full disk, or a colleague's file; the driver hears a signal
-            say(f"{error.strerror}: a driver of {driven_sweep} that waits for its turn goes on")
+            say(f"{error.strerror}, so a driver of {driven_sweep} that still waits is not stopped")
         workers = _workers(store, store.read_plan(driven_sweep))
         waiting = Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers

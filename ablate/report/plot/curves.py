@@ -38,8 +38,8 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
         entries = [entry for entry in table.entries if form.shows(entry.row)]
         if plan.design.trains and not any(entry.missing for entry in entries):
             raise Nothing(
-                f"{plan.name}: its finished runs logged no loss and no validation; a program's are "
-                "read from the file that `curves:` in its yaml names, a function logs its own by "
+                f"{plan.name}: its finished runs logged no loss and no validation; `curves:` in "
+                "a program's yaml names the file that has them, and a function logs them by "
                 "`run.log`"
             )
         raise NotYet(f"{plan.name}: no run has a loss or a validation yet")
