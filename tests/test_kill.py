@@ -302,7 +302,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     assert other.end(given_up).code == 130
     assert "stopped killed after" in other("stop", "killed").out  # the second ends them
     assert workers(shell.folder) == []
-    assert "no run of runs is active" in other("stop").out
+    assert "nothing trains in the store runs" in other("stop").out
     shell(*WORDS, INLINE)
     check(shell, calm)
 

@@ -350,7 +350,8 @@ def stop(
     stopped = stop_driver(place, sweep, announce, timeout)
     counts: dict[str, int | None] = {"done": None, "total": None}
     if stopped is None:
-        print(f"no run of {sweep or store} is active; a sweep that is starting now will stop")
+        place_name = sweep or f"the store {store}"
+        print(f"nothing trains in {place_name}; a sweep that is starting now will stop")
     elif (plan := place.read_plan(stopped)) is None:  # it had planned nothing yet
         print(f"stopped {stopped}")
     else:
